@@ -30,7 +30,7 @@ from floodmark.model.types import LONG, READ_FIELD, fields, file_schema, schema_
 from floodmark.model.warehouse import DUCKDB, Capabilities
 from floodmark.model.window import Slice
 from floodmark.services.mysql.connections import usable
-from floodmark.services.mysql.read import record_batches
+from floodmark.services.mysql.read import Batches
 from floodmark.services.mysql.session import Session
 from floodmark.services.mysql.sources import end_read, session_on
 from floodmark.services.mysql.sql import outside, selects
@@ -128,7 +128,7 @@ def read_slice(
         SnapshotSums(job.table, job.hash_key) if job.hash_key is not None and compiled is not None else None
     )
     for question in selects(job.table, job.slice):
-        batches = record_batches(session, job.table, question, limits=job.limits)
+        batches = Batches(session, job.table, question, limits=job.limits)
         for batch in batches:
             if mark is not None:
                 mark.add(batch)
@@ -160,7 +160,7 @@ def _outside(job: SliceJob, session: Session) -> pa.Table:
     """The keys of the slice's rows outside `where`, as of the same moment as its rows."""
     chosen = key_fields(job.table, fields(job.table))
     question = outside(job.table, job.slice, chosen)
-    batches = list(record_batches(session, job.table, question, limits=job.limits, chosen=chosen))
+    batches = list(Batches(session, job.table, question, limits=job.limits, chosen=chosen))
     return pa.Table.from_batches(batches, schema_of(chosen))
 
 

@@ -23,7 +23,7 @@ from floodmark.model.canonical import Digest, Form, Printed, Scope, Span, printe
 from floodmark.model.row_hash import HASH, Lookup, Sums, among, from_hex, groups, hashes, to_hex
 from floodmark.model.types import Field
 from floodmark.services.mysql import canonical as source_sql
-from floodmark.services.mysql.read import record_batches
+from floodmark.services.mysql.read import Batches
 from floodmark.services.mysql.session import Session
 from floodmark.services.warehouse import canonical
 from floodmark.services.warehouse.protocol import HandsOutRows
@@ -124,7 +124,7 @@ def grouped(sums: Sums, digits: int) -> dict[str, Digest]:
 
 def _batches(session: Session, scope: Scope, sql: str, chosen: Sequence[Form], *more: Field) -> Iterator[Any]:
     pa.set_memory_pool(pa.system_memory_pool())  # as in an extraction, for the same reason
-    return record_batches(session, scope.table, sql, chosen=[*(form.field for form in chosen), *more])
+    return Batches(session, scope.table, sql, chosen=[*(form.field for form in chosen), *more])
 
 
 def sums_of(

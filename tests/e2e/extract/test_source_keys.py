@@ -11,7 +11,7 @@ from floodmark.config.load import TableOptions
 from floodmark.model.table import Column
 from floodmark.model.types import KEY_FIELD, comparison, fields
 from floodmark.services.mysql.describe import discover
-from floodmark.services.mysql.read import record_batches
+from floodmark.services.mysql.read import Batches
 from tests.support.every_key import (
     COLLATIONS,
     MARIADB_COLLATIONS,
@@ -73,7 +73,7 @@ def told_wrong(database: Any, collation: str) -> set[tuple[int, int]]:
         own = comparison(table.column("k")) == "bytes"  # then the key itself is compared
         assert (fields(table)[-1].name == KEY_FIELD) is not own
         chosen = ", ".join(f.select for f in fields(table))
-        rows = pa.Table.from_batches(list(record_batches(s, table, f"SELECT {chosen} FROM t"))).to_pylist()
+        rows = pa.Table.from_batches(list(Batches(s, table, f"SELECT {chosen} FROM t"))).to_pylist()
     # As an index compares. MySQL's hash join for `=` takes '' and ' ' in latin7 for different; they are one key.
     equal = "a.k >= b.k AND a.k <= b.k"
     mysql = {
@@ -115,7 +115,7 @@ def test_the_parts_of_a_composite_key_stay_distinct(database: Any, kind: str) ->
         table = discover(s, "t", TableOptions(key=key, cursor="d", mode="upsert"), database.name)
         chosen = ", ".join(f.select for f in fields(table))
         rows = pa.Table.from_batches(
-            list(record_batches(s, table, f"SELECT {chosen} FROM t ORDER BY i"))
+            list(Batches(s, table, f"SELECT {chosen} FROM t ORDER BY i"))
         ).to_pylist()
     equal = " AND ".join(f"a.{c} = b.{c}" for c in key)
     mysql = {

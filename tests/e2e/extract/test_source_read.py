@@ -19,7 +19,7 @@ from floodmark.model.errors import ConfigError, DataError, FloodmarkError, Trans
 from floodmark.model.table import Table
 from floodmark.model.types import fields
 from floodmark.services.mysql.describe import discover
-from floodmark.services.mysql.read import Batches, record_batches
+from floodmark.services.mysql.read import Batches
 from floodmark.services.mysql.session import Session
 from floodmark.setup.services.databases import MariaDB
 
@@ -58,7 +58,7 @@ def described(spec: SourceSpec, name: str = "t", **options: Any) -> Table:
 
 def reading(session: Session, table: Table, **more: Any) -> Batches:
     chosen = ", ".join(f.select for f in fields(table))
-    return record_batches(session, table, f"SELECT {chosen} FROM {table.source.table}", **more)
+    return Batches(session, table, f"SELECT {chosen} FROM {table.source.table}", **more)
 
 
 class Proxy:
@@ -239,7 +239,7 @@ def test_a_value_that_the_server_lost_is_an_error(database: Any, spec: SourceSpe
     table = described(spec)
     computed = "SELECT `id`, CONCAT(`c`, '') FROM t"  # as the text of Oracle's JSON has to be
     with Session(spec) as session:
-        assert [b["c"].null_count for b in record_batches(session, table, computed)] == [0]
+        assert [b["c"].null_count for b in Batches(session, table, computed)] == [0]
     (packet,) = database.execute("SELECT @@global.max_allowed_packet")[0]
     database.execute("SET GLOBAL max_allowed_packet = 1048576")
     try:
@@ -247,7 +247,7 @@ def test_a_value_that_the_server_lost_is_an_error(database: Any, spec: SourceSpe
             Session(spec) as session,
             pytest.raises(DataError, match="max_allowed_packet") as error,
         ):
-            list(record_batches(session, table, computed))
+            list(Batches(session, table, computed))
         assert error.value.table == table.name
         with Session(spec) as session:
             assert [b["c"].null_count for b in reading(session, table)] == [
@@ -263,7 +263,7 @@ def test_warnings_from_the_users_condition_are_not_errors(database: Any, spec: S
     )
     table = described(spec)
     with Session(spec) as session:
-        batches = record_batches(session, table, "SELECT `id`, `c` FROM t WHERE c = 1")
+        batches = Batches(session, table, "SELECT `id`, `c` FROM t WHERE c = 1")
         assert [b.num_rows for b in batches] == [1]
         assert session.rows("SELECT 1 + 1") == [(b"2",)]
 
@@ -275,14 +275,14 @@ def test_a_refused_query_raises_the_servers_message_before_and_after_the_first_r
     table = described(spec)
     with Session(spec) as session:
         with pytest.raises(ConfigError, match=r"Table '.*nowhere' doesn't exist \(1146\)"):
-            list(record_batches(session, table, "SELECT id FROM nowhere"))
+            list(Batches(session, table, "SELECT id FROM nowhere"))
         with pytest.raises(ConfigError, match=r"Unknown column 'c' in .* \(1054\)"):
-            list(record_batches(session, table, "SELECT c FROM t"))
+            list(Batches(session, table, "SELECT c FROM t"))
         assert sum(b.num_rows for b in reading(session, table)) == 20000
     with Session(spec) as session:  # after the first rows
         late = "SELECT IF(id < 15000, id, (SELECT 1 UNION SELECT id)) FROM t"
         with pytest.raises(ConfigError, match=r"Subquery returns more than 1 row \(1242\)"):
-            list(record_batches(session, table, late))
+            list(Batches(session, table, late))
         with pytest.raises(FloodmarkError):
             session.rows("SELECT 1")
 

@@ -13,7 +13,7 @@ import pytest
 from floodmark.config.load import SourceSpec, Tls
 from floodmark.model.errors import ConfigError, TransientError
 from floodmark.model.table import Column
-from floodmark.services.mysql.read import record_batches
+from floodmark.services.mysql.read import Batches
 from floodmark.services.mysql.session import Session
 from floodmark.setup.services.databases import DatabaseServer, MariaDB
 from tests.conftest import Workspace
@@ -95,7 +95,7 @@ def cipher(spec: SourceSpec, tls: Tls | None) -> bytes | None:
     """What encrypts a session, after a row has come over it past the driver."""
     table = described("d", "t", (Column("n", "int(11)", "int"),), ("n",), None, "full", "t")
     with Session(replace(spec, tls=tls)) as session:
-        assert sum(batch.num_rows for batch in record_batches(session, table, "SELECT 1")) == 1
+        assert sum(batch.num_rows for batch in Batches(session, table, "SELECT 1")) == 1
         return session.rows("SHOW SESSION STATUS LIKE 'Ssl_cipher'")[0][1]
 
 

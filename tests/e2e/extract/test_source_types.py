@@ -15,7 +15,7 @@ from floodmark.config.load import SourceSpec, TableOptions, Tls
 from floodmark.model.errors import DataError
 from floodmark.model.types import fields
 from floodmark.services.mysql.describe import discover
-from floodmark.services.mysql.read import record_batches
+from floodmark.services.mysql.read import Batches
 from floodmark.services.mysql.session import Session
 from floodmark.setup.services.databases import MariaDB
 
@@ -59,7 +59,7 @@ def read(database: Any, name: str = "zoo", **options: Any) -> pa.Table:
                     "floodmark.services.mysql.rows.decoder.layout", lambda definitions, wanted: None
                 )
             chosen = ", ".join(f.select for f in fields(table))
-            batches = record_batches(session, table, f"SELECT {chosen} FROM `{name}` ORDER BY id")
+            batches = Batches(session, table, f"SELECT {chosen} FROM `{name}` ORDER BY id")
             schema = pa.schema([(f.name, f.arrow) for f in fields(table)])
             try:
                 found.append(pa.Table.from_batches(list(batches), schema))
@@ -342,5 +342,5 @@ def test_names_may_contain_anything(database: Any) -> None:
     with Session(spec(database)) as session:
         table = discover(session, "o`d d.x", TableOptions(), database.name)
         chosen = ", ".join(f.select for f in fields(table))
-        rows = pa.Table.from_batches(list(record_batches(session, table, f"SELECT {chosen} FROM `o``d d.x`")))
+        rows = pa.Table.from_batches(list(Batches(session, table, f"SELECT {chosen} FROM `o``d d.x`")))
     assert rows.to_pylist() == [{"id": 1, "a`b": 2, "sel ect": 3, "ä": Decimal("4.50")}]

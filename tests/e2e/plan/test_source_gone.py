@@ -20,7 +20,7 @@ from floodmark.model.types import KEY_FIELD, fields
 from floodmark.services.mysql import sql
 from floodmark.services.mysql.describe import discover
 from floodmark.services.mysql.keys import gone, weights
-from floodmark.services.mysql.read import record_batches
+from floodmark.services.mysql.read import Batches
 from floodmark.services.mysql.session import Session
 from floodmark.services.store.store import Store
 from floodmark.services.warehouse.files import key_fields
@@ -51,7 +51,7 @@ def keys_of(s: Session, table: Table) -> list[Key]:
 def rows_of(s: Session, table: Table) -> list[dict[str, Any]]:
     chosen = ", ".join(f.select for f in fields(table))
     query = f"SELECT {chosen} FROM {sql.source(table)} ORDER BY n_"
-    return pa.Table.from_batches(list(record_batches(s, table, query))).to_pylist()
+    return pa.Table.from_batches(list(Batches(s, table, query))).to_pylist()
 
 
 def key_file(

@@ -171,8 +171,7 @@ def _beyond(scope: Scope) -> str | None:
 
 def _conditions(scope: Scope, span: Span, also: Sequence[str]) -> str:
     table = scope.table
-    user = [sql.matches(table)] if table.recipe.where else []
-    return sql.where([*sql.between(table, table.key, span.after, span.upto), *also, *user])
+    return sql.filtered(table, [*sql.between(table, table.key, span.after, span.upto), *also])
 
 
 def digest(scope: Scope, span: Span, digits: int = 0) -> str:

@@ -70,7 +70,7 @@ def converter(field: Field, table: Table, limits: Capabilities, changes: Changes
     if field.is_text:
         whole = limits.parses(field)
         limit = limits.document if whole else limits.text
-        texts = _bounded(_texts(field), field, limit, table, changes)
+        texts = _bounded(_values(field), field, limit, table, changes)
         if field.name in table.key and member_text(table.column(field.name)):
             texts = _unlike_others(texts)
         return texts if limits.nul else _without_nul(texts, field, table, changes, document=whole)
@@ -78,7 +78,7 @@ def converter(field: Field, table: Table, limits: Capabilities, changes: Changes
         return _weights(limits.weight)
     if pa.types.is_binary(field.arrow) or pa.types.is_large_binary(field.arrow):
         return _bounded(_same, field, limits.binary, table, changes)
-    return _numbers(field)
+    return _values(field)
 
 
 def refused_above(field: Field, table: Table, limits: Capabilities) -> int | None:
@@ -120,17 +120,28 @@ def _weights(limit: int | None) -> Convert:
     return convert
 
 
-def _numbers(field: Field) -> Convert:
+def _values(field: Field) -> Convert:
+    """Numbers, or text."""
     options = pc.CastOptions.safe(field.arrow)
 
     def convert(cells: Array) -> Array:
+        given = cells if field.is_text else _readable(cells)
         try:
-            return _cast([_readable(cells)], options)
+            return _cast([given], options)  # of text: checks UTF-8, copies nothing
         except pa.ArrowInvalid:
-            one_by_one = (_readable(cells[i : i + 1]) for i in range(len(cells)))
-            index = next(i for i, cell in enumerate(one_by_one) if _fails(_cast, [cell], options))
-            what = f"{cells[index].as_py()!r}, which is not a valid {field.arrow}"
-            raise Unfit(index, what, "check the column's type, or exclude the column") from None
+            index = next(i for i in range(len(given)) if _fails(_cast, [given[i : i + 1]], options))
+            value = cells[index].as_py()
+            what, hint = (
+                f"{value!r}, which is not a valid {field.arrow}",
+                "check the column's type, or exclude the column",
+            )
+            if field.is_text:
+                shown = value[:32].hex() + ("…" if len(value) > 32 else "")
+                what, hint = (
+                    f"text that is not valid Unicode (0x{shown})",
+                    "correct the value, or exclude the column",
+                )
+            raise Unfit(index, what, hint) from None
 
     return convert
 
@@ -147,26 +158,6 @@ def _fails(convert: Callable[..., object], *arguments: object) -> bool:
     except ValueError:
         return True
     return False
-
-
-def _texts(field: Field) -> Convert:
-    options = pc.CastOptions.safe(field.arrow)
-
-    def convert(cells: Array) -> Array:
-        try:
-            return _cast([cells], options)  # checks UTF-8, copies nothing
-        except pa.ArrowInvalid:
-            index, value = next(
-                (i, v) for i, v in enumerate(cells.to_pylist()) if v is not None and _fails(v.decode)
-            )
-            shown = value[:32].hex() + ("…" if len(value) > 32 else "")
-            raise Unfit(
-                index,
-                f"text that is not valid Unicode (0x{shown})",
-                "correct the value, or exclude the column",
-            ) from None
-
-    return convert
 
 
 def _unlike_others(inner: Convert) -> Convert:

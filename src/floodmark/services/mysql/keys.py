@@ -31,10 +31,9 @@ def gone(session: Session, table: Table, keys: Sequence[Key]) -> list[Key]:
 
 def _found(session: Session, table: Table, keys: Sequence[Key]) -> set[Key]:
     """The keys of matching rows, as the source spells them."""
-    conditions = [sql.any_of(table, keys), *([sql.matches(table)] if table.recipe.where else [])]
     rows = session.rows(
         f"SELECT {sql.position_columns(table, table.key)} FROM {sql.source(table, table.source.key_index)}"
-        f"{sql.where(conditions)}"
+        f"{sql.filtered(table, [sql.any_of(table, keys)])}"
     )
     columns = [table.column(name) for name in table.key]
     return {

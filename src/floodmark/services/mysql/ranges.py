@@ -33,11 +33,6 @@ _STRONG = "CAST(CONV(LEFT(SHA2({}, 256), 15), 16, 10) AS UNSIGNED)"
 _QUICK = "CRC32({})"
 
 
-def _filter(table: Table, conditions: Sequence[str]) -> str:
-    user = sql.matches(table)
-    return sql.where([*conditions, *([user] if user else [])])
-
-
 def every_row(table: Table) -> Table:
     """The same table for queries about all its rows, whether or not they match `where`."""
     return replace(table, recipe=replace(table.recipe, where=None))
@@ -54,13 +49,13 @@ def last(session: Session, table: Table, below: Value | None) -> Position | None
         among = conditions
         if table.source.cursor_index in table.source.needs_sort:
             top = session.rows(
-                f"SELECT {name} FROM {source}{_filter(table, conditions)} ORDER BY {name} DESC LIMIT 1"
+                f"SELECT {name} FROM {source}{sql.filtered(table, conditions)} ORDER BY {name} DESC LIMIT 1"
             )
             if not top:
                 return None
             among = [_is(cursor, top[0][0])]
         rows = session.rows(
-            f"SELECT {sql.position_columns(table, table.order)} FROM {source}{_filter(table, among)}"
+            f"SELECT {sql.position_columns(table, table.order)} FROM {source}{sql.filtered(table, among)}"
             f" ORDER BY {order} LIMIT 1"
         )
         if rows or among is conditions:  # otherwise the row went away between the two queries
@@ -88,7 +83,7 @@ def nth(
     if tuple(by) == table.order and index in table.source.needs_sort:
         return _nth_of_ties(session, table, conditions, n)
     rows = session.rows(
-        f"SELECT {sql.position_columns(table, by)} FROM {sql.source(table, index)}{_filter(table, conditions)}"
+        f"SELECT {sql.position_columns(table, by)} FROM {sql.source(table, index)}{sql.filtered(table, conditions)}"
         f" ORDER BY {sql.ordering(table, by)} LIMIT 1 OFFSET {int(n) - 1}"
     )
     return sql.position_of(table, by, rows[0]) if rows else None
@@ -104,7 +99,7 @@ def _nth_of_ties(session: Session, table: Table, conditions: Sequence[str], n: i
     name = sql.quote(cursor.name)
     while True:
         found = session.rows(
-            f"SELECT {name} FROM {source}{_filter(table, conditions)} ORDER BY {name} LIMIT 1 OFFSET {int(n) - 1}"
+            f"SELECT {name} FROM {source}{sql.filtered(table, conditions)} ORDER BY {name} LIMIT 1 OFFSET {int(n) - 1}"
         )
         if not found:
             return None
@@ -112,7 +107,7 @@ def _nth_of_ties(session: Session, table: Table, conditions: Sequence[str], n: i
         lower = [*conditions, tied.replace(" = ", " < ", 1)]
         before = count(session, table, lower, table.source.cursor_index)
         rows = session.rows(
-            f"SELECT {sql.position_columns(table, table.order)} FROM {source}{_filter(table, [*conditions, tied])}"
+            f"SELECT {sql.position_columns(table, table.order)} FROM {source}{sql.filtered(table, [*conditions, tied])}"
             f" ORDER BY {sql.ordering(table, table.order)} LIMIT 1 OFFSET {max(0, int(n) - 1 - before)}"
         )
         if rows:  # otherwise rows went away between the queries
@@ -126,20 +121,16 @@ def walk(
     after: Position | None,
     upto: Position | None,
     step: int,
-    most: int | None = None,
 ) -> tuple[Position, ...]:
     """Edges every `step` rows along an index, exact; the last slice ends at `upto`."""
     index = _index(table, by)
     if index in table.source.needs_sort or (index is None and tuple(by) == table.order):
-        return _ranked(session, table, by, after, upto, step, most)
+        return _ranked(session, table, by, after, upto, step)
     edges: list[Position] = []
-    place = after
-    while most is None or len(edges) < most:
-        edge = nth(session, table, by, place, upto, step)
-        if edge is None or edge == upto:
-            break
+    edge = nth(session, table, by, after, upto, step)
+    while edge is not None and edge != upto:
         edges.append(edge)
-        place = edge
+        edge = nth(session, table, by, edge, upto, step)
     return tuple(edges)
 
 
@@ -150,11 +141,10 @@ def _ranked(
     after: Position | None,
     upto: Position | None,
     step: int,
-    most: int | None,
 ) -> tuple[Position, ...]:
     """The same edges if no index yields the order: one sort for all of them."""
     conditions = sql.between(table, by, after, upto) or [f"{sql.quote(by[0])} IS NOT NULL"]
-    rows = f"FROM {sql.source(table, _index(table, by))}{_filter(table, conditions)}"
+    rows = f"FROM {sql.source(table, _index(table, by))}{sql.filtered(table, conditions)}"
     order = sql.ordering(table, by)
     if version(session).windows:
         names = [f"o{i}" for i in range(len(by))]
@@ -164,13 +154,10 @@ def _ranked(
         cells = session.rows(
             f"SELECT {', '.join(names)} FROM (SELECT {chosen}, ROW_NUMBER() OVER (ORDER BY {order}) AS place {rows})"
             f" AS ranked WHERE place % {int(step)} = 0 ORDER BY place"
-            + (f" LIMIT {int(most)}" if most is not None else "")
         )
     else:
-        limit = f" LIMIT {int(most) * int(step)}" if most is not None else ""
-        cells = _every(
-            session, f"SELECT {sql.position_columns(table, by)} {rows} ORDER BY {order}{limit}", len(by), step
-        )
+        chosen = sql.position_columns(table, by)
+        cells = _every(session, f"SELECT {chosen} {rows} ORDER BY {order}", len(by), step)
     found = tuple(sql.position_of(table, by, row) for row in cells)
     return found[:-1] if found and found[-1] == upto else found
 
@@ -198,12 +185,12 @@ def estimate(session: Session, table: Table, index: str | None, conditions: Sequ
 
 def empty(session: Session, table: Table) -> bool:
     """Whether the table has no row that matches its `where`."""
-    return not session.rows(f"SELECT 1 FROM {sql.source(table)}{_filter(table, [])} LIMIT 1")
+    return not session.rows(f"SELECT 1 FROM {sql.source(table)}{sql.filtered(table, [])} LIMIT 1")
 
 
 def count(session: Session, table: Table, conditions: Sequence[str], index: str | None = None) -> int:
     """The exact number of rows; for ranges covered by an index, or where an estimate won't do."""
-    rows = session.rows(f"SELECT COUNT(*) FROM {sql.source(table, index)}{_filter(table, conditions)}")
+    rows = session.rows(f"SELECT COUNT(*) FROM {sql.source(table, index)}{sql.filtered(table, conditions)}")
     return int(rows[0][0] or 0)
 
 
@@ -290,7 +277,7 @@ def _sum(
     """The number of rows in a range, and the sum of their hashes."""
     [(rows, total)] = session.rows(
         f"SELECT COUNT(*), SUM({hashed}) FROM {sql.source(table, table.source.cursor_index)}"
-        f"{_filter(table, sql.between(table, table.order, low, high))}"
+        f"{sql.filtered(table, sql.between(table, table.order, low, high))}"
     )
     return int(rows or 0), (total or b"0").decode()
 
@@ -362,7 +349,7 @@ def _first_uncommitted(session: Session, table: Table, low: Position | None, hig
     def listed() -> Counter[Position]:
         rows = session.rows(
             f"SELECT {sql.position_columns(table, table.order)} FROM {sql.source(table, table.source.cursor_index)}"
-            f"{_filter(table, sql.between(table, table.order, low, high))}"
+            f"{sql.filtered(table, sql.between(table, table.order, low, high))}"
             f" ORDER BY {sql.ordering(table, table.order)}"
         )
         return Counter(sql.position_of(table, table.order, row) for row in rows)
@@ -395,7 +382,7 @@ def shared_value(
 
     def first(*more: str, select: str = "1") -> Sequence[bytes | None] | None:
         found = session.rows(
-            f"SELECT {select} FROM {sql.source(table)}{_filter(table, [*inside, *more])} LIMIT 1"
+            f"SELECT {select} FROM {sql.source(table)}{sql.filtered(table, [*inside, *more])} LIMIT 1"
         )
         return found[0] if found else None
 

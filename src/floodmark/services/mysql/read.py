@@ -29,39 +29,30 @@ _HARMLESS = {1287, 1292, 1681}
 _TOO_LONG = 1301
 
 
-def record_batches(
-    session: Session,
-    table: Table,
-    sql: str,
-    *,
-    rows: int = ROWS,
-    limits: Capabilities = DUCKDB,
-    chosen: Sequence[Field] | None = None,
-) -> Batches:
-    """The rows of a SELECT of the table's fields, or of those chosen, as record batches of their file schema."""
-    return Batches(session, table, sql, rows, limits, fields(table) if chosen is None else chosen)
-
-
 class UnfitValue(DataError):
     """A value that no file could hold under the table's policies."""
 
 
 class Batches:
-    """An iterator of record batches that also counts: `rows` delivered, and values `changed` by policy."""
+    """The rows of a SELECT of the table's fields, or of those chosen, as record batches of their file schema.
+
+    Also counts: `rows` delivered, and values `changed` by policy.
+    """
 
     def __init__(
         self,
         session: Session,
         table: Table,
         sql: str,
-        rows: int,
-        limits: Capabilities,
-        chosen: Sequence[Field],
+        *,
+        rows: int = ROWS,
+        limits: Capabilities = DUCKDB,
+        chosen: Sequence[Field] | None = None,
     ) -> None:
         self.rows = 0
         self._session, self._table, self._sql, self._limit = session, table, sql, rows
-        self._fields = chosen
-        self._schema = schema_of(chosen)
+        self._fields = fields(table) if chosen is None else chosen
+        self._schema = schema_of(self._fields)
         self._changes = Changes()
         self._converters = [converter(f, table, limits, self._changes) for f in self._fields]
         self._batches = self._read()

@@ -25,7 +25,7 @@ from floodmark.services.mysql.errors import translated
 from floodmark.services.mysql.rows.small import Result
 from floodmark.services.mysql.rows.stream import Answer
 from floodmark.services.mysql.rows.text import Array, MySQLError
-from floodmark.services.mysql.settings import settings
+from floodmark.services.mysql.settings import SETTINGS
 
 if TYPE_CHECKING:
     from floodmark.services.mysql.log_in import Link
@@ -43,7 +43,7 @@ def as_text(cell: bytes | None) -> str:
 
 
 class Session:
-    """One connection. Text arrives as UTF-8, TIMESTAMPs in `zone`; the server refuses writes."""
+    """One connection. Text arrives as UTF-8, TIMESTAMPs in UTC; the server refuses writes."""
 
     def __init__(
         self,
@@ -51,7 +51,6 @@ class Session:
         *,
         read_timeout: int = 60,
         connect_timeout: int = CONNECT_SECONDS,
-        zone: str = "+00:00",
         purpose: str = "query",
         closed: Callable[[], None] = lambda: None,
         keep: Callable[[Session], bool] = lambda session: False,
@@ -74,7 +73,7 @@ class Session:
         # Another thread can't end TLS while this one is reading, but it can shut down the socket underneath.
         self._wire = socket.socket(fileno=os.dup(self._link.socket.fileno()))
         try:
-            for statement in settings(zone):
+            for statement in SETTINGS:
                 self._ask(statement)
         except BaseException:
             self.close()

@@ -19,10 +19,8 @@ _CURRENT = (
     " /*!90700 , optimizer_switch = 'hypergraph_optimizer=off' */"
 )
 
-
-def settings(zone: str) -> tuple[str, ...]:
-    """The initial statements of a session that reads in this zone."""
-    return (
-        f"SET NAMES utf8mb4, {_UNLIMITED}, time_zone = '{zone}', sql_mode = '', net_write_timeout = {WRITE_SECONDS} {_CURRENT}",
-        "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY",
-    )
+# The initial statements of a session, which reads in UTC.
+SETTINGS = (
+    f"SET NAMES utf8mb4, {_UNLIMITED}, time_zone = '+00:00', sql_mode = '', net_write_timeout = {WRITE_SECONDS} {_CURRENT}",
+    "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY",
+)

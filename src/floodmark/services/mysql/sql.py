@@ -125,12 +125,6 @@ def _equals(table: Table, key: Key) -> str:
     return " AND ".join(terms)
 
 
-def conditions(table: Table, piece: Slice) -> list[str]:
-    """The conditions of a slice, all of which must hold."""
-    user = matches(table)
-    return [*_range(table, piece), *([user] if user else [])]
-
-
 def matches(table: Table) -> str:
     """The user's `where`, as one condition; empty if there is none."""
     # The parenthesis goes on its own line, so that a comment at the end of the user's text can't swallow it.
@@ -207,6 +201,11 @@ def where(found: Sequence[str]) -> str:
     return " WHERE " + " AND ".join(f"({c})" for c in found) if found else ""
 
 
+def filtered(table: Table, found: Sequence[str]) -> str:
+    """The same for rows that match the table's `where`, too."""
+    return where([*found, matches(table)] if table.recipe.where else found)
+
+
 def index_of(table: Table, piece: Slice) -> str | None:
     """The index along which the slice is read."""
     if piece.by == "key" or piece.kind == "keys":
@@ -230,7 +229,9 @@ def chunks(keys: Sequence[Key]) -> Iterator[Sequence[Key]]:
 def select(table: Table, piece: Slice) -> str:
     """The whole SELECT of a slice, with columns in the order of the file."""
     chosen = ", ".join(f.select for f in fields(table))
-    return f"SELECT {chosen} FROM {source(table, index_of(table, piece))}{where(conditions(table, piece))}"
+    return (
+        f"SELECT {chosen} FROM {source(table, index_of(table, piece))}{filtered(table, _range(table, piece))}"
+    )
 
 
 def outside(table: Table, piece: Slice, chosen: Sequence[Field]) -> str:
