@@ -45,21 +45,8 @@ from floodmark.model.times import begun, compact, timestamp
 from floodmark.model.watching import Callback, watching
 from floodmark.services.store.store import Store
 from floodmark.sync import preview as planview
-from floodmark.watermark import (
-    accept,
-    drill,
-    history,
-    validate,
-)
-from floodmark.watermark import (
-    backups as copies,
-)
-from floodmark.watermark import (
-    set_reset as moves,
-)
-from floodmark.watermark import (
-    show as watermarks,
-)
+from floodmark.watermark import accept, backups, drill, history, set_reset, validate
+from floodmark.watermark import show as watermarks
 
 if TYPE_CHECKING:
     from floodmark.services.spark.context import Spark
@@ -162,8 +149,7 @@ class Pipeline:
         from floodmark.observe.run import Observer
         from floodmark.sync.run import sync  # imports Spark, which nothing else here needs
 
-        if bool(tables) == all_tables:
-            raise ConfigError("name the tables, or pass all_tables=True")
+        _check(tables, all_tables)
         chosen = _options(options)
         with self._spark(spark) as running, Observer(self.config) as observer:
             emit = to_all(LogLines(), watching(progress), observer)
@@ -192,8 +178,7 @@ class Pipeline:
         from floodmark.sync.run import repairing
         from floodmark.verify.run import verify
 
-        if bool(tables) == all_tables:
-            raise ConfigError("name the tables, or pass all_tables=True")
+        _check(tables, all_tables)
         one = repairing(force) if repair else None
         with self._spark(spark) as running, Observer(self.config) as observer:
             emit = to_all(LogLines(), watching(progress), observer)
@@ -275,7 +260,7 @@ class Pipeline:
                 "presets are only for the system watermark; for a table, pass a timestamp", table=table
             )
         key = None if id is None else str(id)
-        return moves.watermark_set(self.config, table, timestamp, key, new_run(), force)
+        return set_reset.watermark_set(self.config, table, timestamp, key, new_run(), force)
 
     @overload
     def watermark_reset(
@@ -300,7 +285,7 @@ class Pipeline:
             return system.system_set(self.config, preset)
         if preset is not None:
             raise ConfigError("presets are only for the system watermark", table=table)
-        return moves.watermark_reset(
+        return set_reset.watermark_reset(
             self.config, table, new_run(), mysql_only=mysql_only, redshift_only=redshift_only, force=force
         )
 
@@ -317,7 +302,7 @@ class Pipeline:
 
     def watermark_retire(self, table: str) -> Watermark:
         """Leaves the table out of `sync --all`; its log, files and rows stay, and syncing it by name brings it back."""
-        return moves.watermark_retire(self.config, table, new_run())
+        return set_reset.watermark_retire(self.config, table, new_run())
 
     def watermark_history(self, table: str) -> History:
         """The table's commits, newest first."""
@@ -332,17 +317,16 @@ class Pipeline:
 
     def watermark_backups(self, table: str) -> Backups:
         """Where the copies of a table's watermark are, which are valid, and the latest recoveries."""
-        return copies.watermark_backups(self.config, table)
+        return backups.watermark_backups(self.config, table)
 
     def watermark_drill(self, *tables: str, all_tables: bool = False) -> DrillResult:
         """Rehearses the recovery from lost copies, logs and stores; `ok` is False if something can't be recovered."""
-        if bool(tables) == all_tables:
-            raise ConfigError("name the tables, or pass all_tables=True")
+        _check(tables, all_tables)
         return drill.watermark_drill(self.config, tables, all_tables=all_tables)
 
     def watermark_cleanup(self, days: int = 7, *, dry_run: bool = False) -> CleanupResult:
         """Removes daily and session copies older than `days`."""
-        return copies.watermark_cleanup(self.config, days, dry_run)
+        return backups.watermark_cleanup(self.config, days, dry_run)
 
     def watermark_validate(self, *tables: str, repair: bool = False) -> ValidateResult:
         """Checks tracked files, rows and positions against store and warehouse; `ok` is False if there are findings."""
@@ -350,7 +334,7 @@ class Pipeline:
 
     def watermark_move(self) -> MoveResult:
         """Moves the store's pipeline to the configured warehouse; returns what waits to be loaded there."""
-        return moves.watermark_move(self.config, new_run())
+        return set_reset.watermark_move(self.config, new_run())
 
     # staged files
 
@@ -374,8 +358,7 @@ class Pipeline:
 
         Doesn't ask for confirmation. `force` lets `include_pending` move a table without a key back.
         """
-        if bool(tables) == all_tables:
-            raise ConfigError("name the tables, or pass all_tables=True")
+        _check(tables, all_tables)
         wanted = Wanted(_seconds(older_than), pattern, include_pending)
         return s3clean.s3clean_clean(
             self.config, tables, new_run(), wanted, all_tables=all_tables, dry_run=dry_run, force=force
@@ -393,6 +376,11 @@ class Pipeline:
             raise ConfigError("name the tables")
         wanted = Wanted(_seconds(older_than), pattern)
         return s3clean.s3clean_orphans(self.config, tables, new_run(), wanted, dry_run=dry_run)
+
+
+def _check(tables: tuple[str, ...], all_tables: bool) -> None:
+    if bool(tables) == all_tables:
+        raise ConfigError("name the tables, or pass all_tables=True")
 
 
 def _seconds(text: str | None) -> float | None:

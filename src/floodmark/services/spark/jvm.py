@@ -149,7 +149,7 @@ class Jvm:
     def _died(self) -> FloodmarkError:
         if why := self.shortage():
             return why
-        said = last_words(self.log_path)
+        said = last_words(self.said())
         if "UnsupportedClassVersionError" in said or "Unrecognized option" in said:
             return ConfigError("the installed Java is too old for Spark", hint=JAVA_HINT)
         return ConfigError(f"Spark did not start: {said}", hint=f"see {self.log_path}")
@@ -392,12 +392,9 @@ def open_log(path: Path) -> BinaryIO:
         ) from None
 
 
-def last_words(path: Path) -> str:
-    """The last line in the log that says what went wrong."""
-    try:
-        lines = path.read_bytes()[-8192:].decode(errors="replace").splitlines()
-    except OSError:
-        lines = []
+def last_words(said: str) -> str:
+    """The last line of what a JVM has said that tells what went wrong."""
+    lines = said.splitlines()
     telling = [
         x.strip() for x in lines if ("rror" in x or "Exception" in x) and not x.startswith(("\t", "    at"))
     ]

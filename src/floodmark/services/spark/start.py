@@ -14,7 +14,6 @@ import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal
 
 from floodmark.model.errors import ConfigError, FloodmarkError, TransientError
@@ -87,7 +86,7 @@ def _in_own_jvm(jvm: Jvm) -> Started:
         return Started(_context(jvm, gateway), gateway, "own JVM")
     except Exception as error:
         # Queries the JVM, so before the kill.
-        told = start_error(error, jvm.settings["spark.master"], jvm.log_path)
+        told = start_error(error, jvm)
         jvm.kill()
         with suppress(Exception):
             gateway.shutdown()
@@ -127,7 +126,7 @@ def _by_pyspark(jvm: Jvm, way: Way) -> Started:
         with internals.own_signals(), internals.own_environment():
             context = SparkContext(conf=conf)
     except Exception as error:
-        raise start_error(error, jvm.settings["spark.master"], jvm.log_path) from None
+        raise start_error(error, jvm) from None
     return Started(context, internals.gateway_of_pyspark(), way)
 
 
@@ -162,13 +161,13 @@ def java_text(error: Exception) -> str:
         return ""
 
 
-def start_error(error: Exception, master: str, log_path: Path) -> FloodmarkError:
+def start_error(error: Exception, jvm: Jvm) -> FloodmarkError:
     """What a failed start means for the operator."""
     try:
         line = telling(java_text(error)) or str(error).strip().splitlines()[-1]
     except Exception:  # the JVM is gone, and its message with it
-        line = last_words(log_path)
-    hint = f"check spark.master ({master}) and spark.conf; see {log_path}"
+        line = last_words(jvm.said())
+    hint = f"check spark.master ({jvm.settings['spark.master']}) and spark.conf; see {jvm.log_path}"
     if re.search("unresponsive|connect|timed out|refused|stopped|starthook", line.lower()):
         return TransientError(f"Spark did not start: {line[:300]}", hint=hint)
     return ConfigError(f"Spark did not start: {line[:300]}", hint=hint)

@@ -104,7 +104,7 @@ def check_server(server: Server, spec: SourceSpec, overlap: float | None = None)
     yield _version(server)
     yield clock(server.skew, server.unsure, server.zone)
     yield _zones(server)
-    yield from _privileges(server, spec)
+    yield _privileges(server, spec)
     yield from _role(server)
     yield _transactions(server, OVERLAP_SECONDS if overlap is None else overlap)
     yield from _limits(server, spec)
@@ -183,21 +183,19 @@ def _zones(server: Server) -> Check:
     )
 
 
-def _privileges(server: Server, spec: SourceSpec) -> Iterator[Check]:
+def _privileges(server: Server, spec: SourceSpec) -> Check:
     sight = server.trust.sight
     if sight.process and (sight.locks or not parsed(server.version).shows_locks):
         also = ", and what they have locked" if sight.locks else ""
-        yield SECTION.ok("privileges", f"open transactions are visible{also}")
-        return
+        return SECTION.ok("privileges", f"open transactions are visible{also}")
     if sight.process:
-        yield SECTION.warning(
+        return SECTION.warning(
             "privileges",
             "performance_schema can't be read or is off, so an open transaction that writes to any table, or a long report"
             " in READ COMMITTED, holds back the new rows of all tables",
             f"GRANT SELECT ON performance_schema.* TO '{spec.user}'@'…'",
         )
-        return
-    yield SECTION.warning(
+    return SECTION.warning(
         "privileges",
         "no PROCESS privilege: open transactions can't be seen, so every sync reads the last "
         f"{OVERLAP_SECONDS:g} s before the watermark again",

@@ -12,6 +12,7 @@ from pyspark.accumulators import AccumulatorUnixServer
 
 from floodmark.model.errors import ConfigError, FloodmarkError, TransientError
 from floodmark.services.spark.context import Spark
+from floodmark.services.spark.jvm import Jvm
 from floodmark.services.spark.pyspark_internals import _end as _end_server
 from floodmark.services.spark.start import start_error
 
@@ -96,12 +97,13 @@ def test_another_error_of_a_worker_is_a_lost_task(tmp_path: Path, monkeypatch: p
 
 def test_a_start_that_fails_with_nothing_but_a_path_names_the_exception(tmp_path: Path) -> None:
     said = thrown("/srv/environment.tar.gz", "NoSuchFileException")
-    error = start_error(said, "spark://host:7077", tmp_path / "log")
+    error = start_error(said, Jvm({"spark.master": "spark://host:7077"}, tmp_path / "log"))
     assert error.message == "Spark did not start: NoSuchFileException: /srv/environment.tar.gz"
 
 
 def test_a_start_that_fails_without_a_message_names_the_exception(tmp_path: Path) -> None:
-    error = start_error(thrown(None, "NullPointerException"), "spark://host:7077", tmp_path / "log")
+    jvm = Jvm({"spark.master": "spark://host:7077"}, tmp_path / "log")
+    error = start_error(thrown(None, "NullPointerException"), jvm)
     assert "NullPointerException" in error.message
 
 
