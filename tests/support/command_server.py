@@ -27,8 +27,6 @@ from typing import Any
 ORCHESTRATORS = (
     "floodmark.airflow",
     "floodmark.dagster",
-    "floodmark.integrations.airflow",
-    "floodmark.integrations.dagster",
 )
 
 

@@ -263,8 +263,6 @@ def _import_everything() -> None:
                 "floodmark.__main__",
                 "floodmark.airflow",
                 "floodmark.dagster",
-                "floodmark.integrations.airflow",
-                "floodmark.integrations.dagster",
             )
         ):
             importlib.import_module(module.name)

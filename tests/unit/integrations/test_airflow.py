@@ -88,11 +88,10 @@ def airflow(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     )
     for module in (package, sdk, errors):
         monkeypatch.setitem(sys.modules, module.__name__, module)
-    loaded = importlib.import_module("floodmark.integrations.airflow")
+    loaded = importlib.import_module("floodmark.airflow")
     vars(loaded).update(errors=errors, schedules=schedules)
     yield loaded
-    for name in ("floodmark.airflow", loaded.__name__):
-        sys.modules.pop(name, None)
+    sys.modules.pop(loaded.__name__, None)
 
 
 def operator(airflow: Any, folder: Path, script: str, **options: Any) -> Any:

@@ -64,16 +64,13 @@ def examine_tables(
         stored.names()
     except FloodmarkError:  # its own section reports it
         readable, stored = False, StoredTables(config, store, names=())
-    for report in unknown:
+    lost = () if names else stored.gone([*found, *(report.table for report in unknown)])
+    for report in (*unknown, *lost):
         section = Section("tables", report.table)
         if stored.retired(report.table):
             yield section.ok("table", "retired: sync --all skips it")
         elif report.error is not None:
             yield section.failed("table", stored.explained(report.error, report.table))
-    lost = [] if names else stored.gone([*found, *(report.table for report in unknown)])
-    for report in lost:
-        if report.error is not None:
-            yield Section("tables", report.table).failed("table", report.error)
     if new := [name for name in others if name not in stored.names()]:
         yield SECTION.warning(
             "new_tables", said_new(new), "add them to `tables`, or set defaults.new_tables: ignore"
