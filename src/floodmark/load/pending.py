@@ -193,9 +193,6 @@ def choose(
 def groups(
     commits: Sequence[DataCommit],
     shape: Callable[[DataCommit], object] = lambda d: d.schema,
-    *,
-    max_rows: int = MAX_ROWS,
-    max_bytes: int = MAX_BYTES,
     wide_bytes: int | None = None,
 ) -> tuple[tuple[DataCommit, ...], ...]:
     """The commits in groups that each load in one transaction; `wide_bytes`: at most so many bytes of wide rows.
@@ -209,10 +206,10 @@ def groups(
     for commit in commits[snapshot:]:
         rows = sum(d.rows for d in group) + commit.rows
         size = sum(d.bytes for d in group) + commit.bytes
-        most = max_bytes if wide_bytes is None or not wide(rows, size) else wide_bytes
+        most = MAX_BYTES if wide_bytes is None or not wide(rows, size) else wide_bytes
         full = group and (
             (shape(commit), commit.load_as) != (shape(group[0]), group[0].load_as)
-            or rows > max_rows
+            or rows > MAX_ROWS
             or size > most
         )
         if full:
@@ -278,7 +275,7 @@ def load_pending(
     retake = choice.retake
     before, shape_before = loaded_as(log, state, ledger), shaped(log, state, ledger)
     kept = _kept(state, data, ledger, retake)
-    for group in groups(choice.commits, shape, wide_bytes=warehouse.wide_bytes):
+    for group in groups(choice.commits, shape, warehouse.wide_bytes):
         request = LoadRequest(
             pipeline=pipeline,
             log=state.log,

@@ -99,10 +99,13 @@ def test_commits_with_the_same_schema_and_load_mode_are_one_group() -> None:
     assert [numbers(g) for g in groups(commits)] == [[2, 3], [4], [5], [6]]
 
 
-def test_groups_are_bounded_but_a_commit_is_never_split() -> None:
+@pytest.mark.parametrize(("most", "bound"), [("MAX_ROWS", 100), ("MAX_BYTES", 900)])
+def test_groups_are_bounded_but_a_commit_is_never_split(
+    most: str, bound: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     commits = [data(2, 40), data(3, 40), data(4, 40), data(5, 500), data(6, 1)]
-    assert [numbers(g) for g in groups(commits, max_rows=100)] == [[2, 3], [4], [5], [6]]
-    assert [numbers(g) for g in groups(commits, max_bytes=900)] == [[2, 3], [4], [5], [6]]
+    monkeypatch.setattr(f"floodmark.load.pending.{most}", bound)
+    assert [numbers(g) for g in groups(commits)] == [[2, 3], [4], [5], [6]]
     assert groups([]) == ()
 
 

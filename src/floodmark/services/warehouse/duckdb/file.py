@@ -282,20 +282,19 @@ class DatabaseFile:
     def _connect(self, read_only: bool, give_up: float) -> Connection:
         """Open the file; wait a few seconds if someone else has it locked."""
         waited = False
-        while True:
-            try:
-                con = _quiet(duckdb.connect(self.path, read_only=read_only, config=self._settings()))
-                if waited:
-                    self._waits(None)
-                return con
-            except duckdb.Error as error:
-                if not is_lock(error) or time.monotonic() > give_up:
-                    if waited:
-                        self._waits(None)
-                    raise
-                waited = True
-                self._waits(Wait("lock", lock_holder(error)))
-            time.sleep(TRY_EVERY)
+        try:
+            while True:
+                try:
+                    return _quiet(duckdb.connect(self.path, read_only=read_only, config=self._settings()))
+                except duckdb.Error as error:
+                    if not is_lock(error) or time.monotonic() > give_up:
+                        raise
+                    waited = True
+                    self._waits(Wait("lock", lock_holder(error)))
+                time.sleep(TRY_EVERY)
+        finally:
+            if waited:
+                self._waits(None)
 
     @contextlib.contextmanager
     def threads_for(self, con: Connection, rows: int) -> Iterator[None]:

@@ -18,17 +18,9 @@ from floodmark.services.warehouse.protocol import quote
 from floodmark.services.warehouse.row_text import DUCKDB, TargetSql
 
 # DuckDB would take a folder named region=eu for the value of the column region.
-_AS_WRITTEN = ", ".join(
-    f"{guess} = false"
-    for guess in (
-        "hive_partitioning",
-        "hive_types_autocast",
-        "union_by_name",
-        "filename",
-        "file_row_number",
-        "binary_as_string",
-        "allow_empty",
-    )
+_AS_WRITTEN = (
+    "hive_partitioning = false, hive_types_autocast = false, union_by_name = false, filename = false, "
+    "file_row_number = false, binary_as_string = false, allow_empty = false"
 )
 
 

@@ -121,10 +121,8 @@ def ledger_sums(path: Path, schema: str, free: Callable[[], bool] = lambda: True
             child.kill()
     if not started:
         raise TransientError(f"{path} could not be inspected: DuckDB or fsspec did not start")
-    if child.returncode == -signal.SIGALRM:
-        raise TransientError(f"{path} could not be read within {seconds * 1000:.0f} ms")
-    if child.returncode == 5:
-        raise TransientError(f"{path} is being written")
     if child.returncode:
-        raise TransientError(f"{path} can't be read, or is not a DuckDB file")
+        said = {-signal.SIGALRM: f"could not be read within {seconds * 1000:.0f} ms", 5: "is being written"}
+        why = said.get(child.returncode, "can't be read, or is not a DuckDB file")
+        raise TransientError(f"{path} {why}")
     return [LoadSum(*row) for row in json.loads(found)]

@@ -58,11 +58,7 @@ def batch_rows(width: int, seen: int = 0) -> int:
 
 def streamed(reader: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
     """The batches of a running query; if it fails, DuckDB's error."""
-    while True:
-        try:
-            batch = reader.read_next_batch()
-        except StopIteration:
-            return
-        except (OSError, pa.ArrowException) as error:
-            raise said_through_arrow(error) from error
-        yield batch
+    try:
+        yield from reader
+    except (OSError, pa.ArrowException) as error:
+        raise said_through_arrow(error) from error

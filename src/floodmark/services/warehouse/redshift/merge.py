@@ -9,11 +9,12 @@ higher cursor wins, NULL lowest; between two rows with the same key and cursor t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from floodmark.model.commit import LoadAs
 from floodmark.model.types import READ_FIELD
+from floodmark.services.warehouse.columns import adding
 from floodmark.services.warehouse.merge import (
     STAGE,
     STAGED,
@@ -33,8 +34,6 @@ from floodmark.services.warehouse.redshift.files import Proven
 from floodmark.services.warehouse.redshift.match import bounded, twice, unweigh, weigh, without_doubles
 from floodmark.services.warehouse.redshift.stage import (
     RedshiftPut,
-    copied,
-    copied_or,
     copies,
     fine,
     is_told,
@@ -72,10 +71,8 @@ def put(spec: RedshiftPut, way: LoadAs, commits: Commits, at: Sequence[str] = ()
     elif way == "merge" or (way == "replace" and spec.table.mode != "full" and spec.table.key):
         # A reload is not one consistent read either: a row may be there twice.
         steps += _merge(spec, full)
-    elif spec.direct and was_there:
-        steps += _copied_again(spec, _flat(full))
     elif spec.direct:
-        steps += copied(spec, Heap(spec.target, spec.into), _flat(full))
+        steps += _copied(spec, _flat(full), was_there)
     else:
         steps += _inserted(spec, _flat(full))
     return tuple(steps)
@@ -86,17 +83,19 @@ def _inserted(spec: RedshiftPut, files: Sequence[Proven]) -> list[Step]:
     return [*proven_stage(spec, files), insert(spec, Proven.rows(files))]
 
 
-def _copied_again(spec: RedshiftPut, files: Sequence[Proven]) -> list[Step]:
-    """A snapshot into a target that has been emptied.
+def _copied(spec: RedshiftPut, files: Sequence[Proven], was_there: bool) -> list[Step]:
+    """All rows of the files, straight into a target that is new, or has been emptied.
 
-    Masking and row-level security may hide its rows from us. Then the rows are proven in the staging table
-    instead.
+    Masking and row-level security may hide the rows of one that was there from us. Then they are proven in the
+    staging table instead.
     """
+    target = Heap(spec.target, spec.into)
 
     def otherwise() -> tuple[Step, ...]:
         return (Do(f"DELETE FROM {spec.into}"), *_inserted(spec, files))
 
-    return copied_or(spec, Heap(spec.target, spec.into), files, otherwise)
+    proven = Choose(fine(spec, target, files), "", (), otherwise) if was_there else proof(spec, target, files)
+    return [*copies(spec, target, files), proven]
 
 
 # ---------------------------------------------------------------- rows that merge by key
@@ -110,53 +109,25 @@ def _merge(spec: RedshiftPut, commits: Commits) -> list[Step]:
 def _staged(spec: RedshiftPut, commits: Commits) -> list[Step]:
     """Through the staging table."""
     files = _flat(commits)
-    told = is_told(files)
-
-    def in_order() -> tuple[Step, ...]:
-        newest = (*_without_doubles(spec, STAGED, commits), *_place(spec, files, None))
-        return (
-            proof(spec, STAGED, files),
-            *_in_order(spec, STAGED, commits, newest, lambda: (*_dropped(spec), *_one_by_one(spec, commits))),
-        )
-
-    return [
-        *stage(spec, files),
-        *weigh(spec, STAGED, told),
-        Choose(
-            fine(spec, STAGED, files, twice(spec, STAGED)),
-            "",
-            _place(spec, files, Proven.rows(files)),
-            in_order,
-        ),
-    ]
+    every, newest = _place(spec, files, Proven.rows(files)), _place(spec, files, None)
+    return [*stage(spec, files), *_in_order(spec, STAGED, commits, every, newest, _dropped(spec))]
 
 
 def _straight(spec: RedshiftPut, commits: Commits) -> list[Step]:
     """Straight into a new target, which has the file-only columns until the rows have been compared."""
     files = _flat(commits)
-    target, told = Heap(spec.target, spec.into), is_told(files)
+    target = Heap(spec.target, spec.into)
     more = {staged_as(field): staging_type(field) for field in spec.fields if field.file_only}
-    more |= {READ_FIELD: "BIGINT"} if told else {}
+    more |= {READ_FIELD: "BIGINT"} if is_told(files) else {}
     done = (
         *_keep_weights(spec),
         *(Do(f"ALTER TABLE {spec.into} DROP COLUMN {quote(name)}") for name in more),
     )
-
-    def in_order() -> tuple[Step, ...]:
-        newest = (*_without_doubles(spec, target, commits), *done)
-        again = [Do(f"DROP TABLE {spec.into}"), Do(spec.created)] if spec.created else []
-        return (
-            proof(spec, target, files),
-            *_in_order(
-                spec, target, commits, newest, lambda: (*again, *unweigh(spec), *_one_by_one(spec, commits))
-            ),
-        )
-
+    again = [Do(f"DROP TABLE {spec.into}"), Do(spec.created)] if spec.created else []
     return [
-        *(Do(f"ALTER TABLE {spec.into} ADD COLUMN {quote(name)} {type_}") for name, type_ in more.items()),
+        *(Do(adding(spec.into, name, type_)) for name, type_ in more.items()),
         *copies(spec, target, files),
-        *weigh(spec, target, told),
-        Choose(fine(spec, target, files, twice(spec, target)), "", done, in_order),
+        *_in_order(spec, target, commits, done, done, [*again, *unweigh(spec)]),
     ]
 
 
@@ -164,22 +135,33 @@ def _in_order(
     spec: RedshiftPut,
     heap: Heap,
     commits: Commits,
+    every: tuple[Step, ...],
     newest: tuple[Step, ...],
-    one_by_one: Callable[[], tuple[Step, ...]],
-) -> tuple[Step, ...]:
-    """Some keys occur twice: keep the newest rows if the rows tell which, else go commit by commit."""
-    shared = shared_reads(commits)
-    if len(commits) == 1 or (shared is not None and not shared):
-        return newest
-    if shared is None:
-        return one_by_one()
-    among = f" WHERE {quote(READ_FIELD)} IN ({', '.join(map(str, sorted(shared)))})"
-    question = twice(spec, heap, among if len(shared) <= _LISTED else "", READ_FIELD)
-    return (Choose(question, 0, newest, one_by_one),)
+    undo: Sequence[Step],
+) -> list[Step]:
+    """With the files' rows in a table: `every` if no key occurs twice, else keep the newest rows, then `newest`.
 
+    If the rows don't tell which are the newest, `undo` what has been done, and go commit by commit.
+    """
+    files, shared = _flat(commits), shared_reads(commits)
+    told = is_told(files)
 
-def _without_doubles(spec: RedshiftPut, heap: Heap, commits: Commits) -> list[Step]:
-    return without_doubles(spec, heap, is_told(_flat(commits)), shared_reads(commits) is not None)
+    def one_by_one() -> tuple[Step, ...]:
+        return (*undo, *_one_by_one(spec, commits))
+
+    def some_twice() -> tuple[Step, ...]:
+        proven = proof(spec, heap, files)
+        kept = (*without_doubles(spec, heap, told, shared is not None), *newest)
+        if len(commits) == 1 or (shared is not None and not shared):
+            return (proven, *kept)
+        if shared is None:
+            return (proven, *one_by_one())
+        among = f" WHERE {quote(READ_FIELD)} IN ({', '.join(map(str, sorted(shared)))})"
+        question = twice(spec, heap, among if len(shared) <= _LISTED else "", READ_FIELD)
+        return (proven, Choose(question, 0, kept, one_by_one))
+
+    doubles = fine(spec, heap, files, twice(spec, heap))
+    return [*weigh(spec, heap, told), Choose(doubles, "", every, some_twice)]
 
 
 def _one_by_one(spec: RedshiftPut, commits: Commits) -> tuple[Step, ...]:

@@ -8,7 +8,7 @@ takes the rows as they are needs no staging table: the same COPY fills it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -23,7 +23,7 @@ from floodmark.services.warehouse.protocol import HASH_FIELD, quote
 from floodmark.services.warehouse.redshift.ddl import UNKEYABLE, staging_type
 from floodmark.services.warehouse.redshift.files import Proven, WriteManifest, as_text, is_ranged, ranges
 from floodmark.services.warehouse.redshift.names import literal
-from floodmark.services.warehouse.redshift.steps import Check, Choose, Step
+from floodmark.services.warehouse.redshift.steps import Check, Step
 
 WEIGHTS = f"{OUR_TABLES}weights"
 PLACE = f"_{OUR_TABLES}place"
@@ -126,18 +126,6 @@ def is_told(files: Sequence[Proven]) -> bool:
     return any(file.read for file in files)
 
 
-def copied(spec: RedshiftPut, heap: Heap, files: Sequence[Proven]) -> list[Step]:
-    """The files in an empty table, with proof."""
-    return [*copies(spec, heap, files), proof(spec, heap, files)]
-
-
-def copied_or(
-    spec: RedshiftPut, heap: Heap, files: Sequence[Proven], otherwise: Callable[[], tuple[Step, ...]]
-) -> list[Step]:
-    """The files in an empty table; `otherwise` if the table does not show what they hold."""
-    return [*copies(spec, heap, files), Choose(_first_wrong(heap, _wrong(spec, files)), "", (), otherwise)]
-
-
 def copies(spec: RedshiftPut, heap: Heap, files: Sequence[Proven]) -> list[Step]:
     """One COPY, or two if older files lack the read time."""
     told, untold = [f for f in files if f.read], [f for f in files if not f.read]
@@ -205,20 +193,14 @@ def proof(spec: RedshiftPut, heap: Heap, files: Sequence[Proven]) -> Step:
             hint="the files were not read as they were written; please report it with the files' schema",
         )
 
-    return Check(_first_wrong(heap, _wrong(spec, files)), "", error)
+    return Check(fine(spec, heap, files), "", error)
 
 
-def fine(spec: RedshiftPut, heap: Heap, files: Sequence[Proven], doubles: str) -> str:
-    """The query whose answer is empty if the proof holds and the query `doubles` returns 0."""
-    return _first_wrong(heap, [*_wrong(spec, files), f"WHEN ({doubles}) <> 0 THEN 'twice'"])
+def fine(spec: RedshiftPut, heap: Heap, files: Sequence[Proven], doubles: str = "") -> str:
+    """The query whose answer is empty if the table has the files' rows, and what is wrong otherwise.
 
-
-def _first_wrong(heap: Heap, cases: Sequence[str]) -> str:
-    return f"SELECT CASE {' '.join(cases)} ELSE '' END FROM {heap.path}"
-
-
-def _wrong(spec: RedshiftPut, files: Sequence[Proven]) -> list[str]:
-    """The CASE branches for what differs from the files: row count, a column's lowest or highest value."""
+    It compares the row count, and each column's lowest and highest value; the query `doubles` must return 0.
+    """
     cases = [f"WHEN count(*) <> {Proven.rows(files)} THEN 'rows ' || CAST(count(*) AS VARCHAR)"]
     keys = {field.name for field in spec.keys}
     expected = ranges(files, spec.fields)
@@ -232,7 +214,8 @@ def _wrong(spec: RedshiftPut, files: Sequence[Proven]) -> list[str]:
             low, high = (f"CAST({literal(as_text(value))} AS {exact_type(field)})" for value in span)
             wrong = f"coalesce(min({column}) <> {low} OR max({column}) <> {high}, TRUE)"
         cases.append(f"WHEN {wrong} THEN {literal(f'column {field.name}')}")
-    return cases
+    cases += [f"WHEN ({doubles}) <> 0 THEN 'twice'"] if doubles else []
+    return f"SELECT CASE {' '.join(cases)} ELSE '' END FROM {heap.path}"
 
 
 def _document_check(spec: RedshiftPut) -> list[Step]:

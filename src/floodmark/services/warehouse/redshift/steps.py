@@ -8,7 +8,7 @@ half-way.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, Literal, Protocol, TypeAlias
 
 from floodmark.model.errors import DataError, FloodmarkError, TransientError
@@ -68,29 +68,19 @@ class Lock:
     at_work: AtWork = lambda kind: None  # called with what its statements do, as far as the transport knows
 
 
+@dataclass(eq=False)
 class Failed(Exception):
     """A statement that was refused or not answered, as our error."""
 
+    error: FloodmarkError
+    _: KW_ONLY
+    again: bool = False  # retrying the whole transaction may succeed
+    lost: bool = False  # no answer: the session is unusable
+    canceled: bool = False  # it took longer than allowed
+    code: str = ""  # SQLSTATE, where there is one
+    said: str = ""  # Redshift's own words, if it answered
     # Where in a transaction it failed, which was then rolled back unless it is `unknown`; "": not in one.
     stage: Literal["", "lock", "steps", "commit"] = ""
-
-    def __init__(
-        self,
-        error: FloodmarkError,
-        *,
-        again: bool = False,
-        lost: bool = False,
-        canceled: bool = False,
-        code: str = "",
-        said: str = "",
-    ) -> None:
-        super().__init__(error.message)
-        self.error = error
-        self.again = again  # retrying the whole transaction may succeed
-        self.lost = lost  # no answer: the session is unusable
-        self.canceled = canceled  # it took longer than allowed
-        self.code = code  # SQLSTATE, where there is one
-        self.said = said  # Redshift's own words, if it answered
 
     @property
     def unknown(self) -> bool:
