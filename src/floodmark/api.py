@@ -45,8 +45,7 @@ from floodmark.model.times import begun, compact, timestamp
 from floodmark.model.watching import Callback, watching
 from floodmark.services.store.store import Store
 from floodmark.sync import preview as planview
-from floodmark.watermark import accept, backups, drill, history, set_reset, validate
-from floodmark.watermark import show as watermarks
+from floodmark.watermark import accept, backups, drill, history, set_reset, show, validate
 
 if TYPE_CHECKING:
     from floodmark.services.spark.context import Spark
@@ -225,11 +224,11 @@ class Pipeline:
         """One table's watermark, or the system watermark."""
         if table is None:
             return system.system_get(self.config)
-        return watermarks.watermark_get(self.config, table, show_files)
+        return show.watermark_get(self.config, table, show_files)
 
     def watermark_list(self, *tables: str) -> WatermarkList:
         """The watermarks of all tables, or of the given ones."""
-        return watermarks.watermark_list(self.config, tables)
+        return show.watermark_list(self.config, tables)
 
     @overload
     def watermark_set(

@@ -7,8 +7,8 @@ second clean removes what the first one left. Commits, leases and other tables' 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
 
@@ -22,7 +22,7 @@ from floodmark.commit.publish import Watermark
 from floodmark.config.load import Config
 from floodmark.load.ledgers import Ledgers
 from floodmark.model.commit import Clean
-from floodmark.model.errors import DataError, FloodmarkError, exit_code
+from floodmark.model.errors import DataError, FloodmarkError, Interrupted, exit_code
 from floodmark.model.events import Emit, ignore
 from floodmark.model.ledger import Ledger
 from floodmark.model.results import CleanedTable, CleanResult, Failure, StagedFile, StagedFiles
@@ -208,20 +208,17 @@ class _Work:
         decide_and_claim(log, facts.state, clean)
 
 
-class _caught:
+@contextmanager
+def _caught(outcome: Outcome, alone: bool) -> Iterator[None]:
     """Keeps an error in its table's outcome, so that the others are cleaned; with one table it is raised."""
-
-    def __init__(self, outcome: Outcome, alone: bool) -> None:
-        self._outcome = outcome
-        self._alone = alone
-
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
-        if not isinstance(error, FloodmarkError) or error.code in (130, 143):
-            return False
-        self._outcome.error = error.of(self._outcome.table)
-        return not self._alone
+    try:
+        yield
+    except Interrupted:
+        raise
+    except FloodmarkError as error:
+        outcome.error = error.of(outcome.table)
+        if alone:
+            raise
 
 
 def _below_prefix(wanted: Wanted, store: Store) -> Wanted:

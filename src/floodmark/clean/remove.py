@@ -69,16 +69,21 @@ def gather(log: Log, state: State, objects: dict[str, StoredObject], ledger: Led
 
 def read(log: Log, numbers: Iterable[int]) -> tuple[list[tuple[WithFiles, str]], list[int]]:
     """The commits among these that have something to load, and the numbers that can't be read."""
+    found = documents(log, sorted(numbers))
+    commits = [(c, digest) for _, c, digest in found if isinstance(c, WithFiles)]
+    return [c for c in commits if data_commit(*c, -1)], [n for n, c, _ in found if c is None]
 
-    def one(n: int) -> tuple[int, tuple[Commit, str] | None]:
+
+def documents(log: Log, numbers: Iterable[int]) -> list[tuple[int, Commit, str] | tuple[int, None, str]]:
+    """The commits as they are stored, with their digests, or what is wrong with them."""
+
+    def one(n: int) -> tuple[int, Commit, str] | tuple[int, None, str]:
         try:
-            return n, log.parse(n, log.store.get(commit_path(log.table_name, n)))
-        except Damaged:
-            return n, None
+            return (n, *log.parse(n, log.store.get(commit_path(log.table_name, n))))
+        except Damaged as error:
+            return n, None, error.message
 
-    found = log.store.each(one, sorted(numbers))
-    commits = [(c[0], c[1]) for _, c in found if c is not None and isinstance(c[0], WithFiles)]
-    return [c for c in commits if data_commit(*c, -1)], [n for n, c in found if c is None]
+    return log.store.each(one, numbers)
 
 
 def loaded_at(state: State, ledger: Ledger | None) -> dict[tuple[int, str], str] | None:

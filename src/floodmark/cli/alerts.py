@@ -32,8 +32,8 @@ def test(settings: Settings) -> int:
     """
     with _configured(settings) as found:
         document = found.test()
-    settings.result(document, lambda: _receiver_lines(document))
-    return 0 if document["ok"] else TransientError.code
+    code = 0 if document["ok"] else TransientError.code
+    return settings.result(document, lambda: _receiver_lines(document), code)
 
 
 @alerts.command(cls=Command)
@@ -46,8 +46,8 @@ def check(settings: Settings) -> int:
     """
     with _configured(settings) as found:
         document = found.check()
-    settings.result(document, lambda: _table_lines(document))
-    return 0 if all(one["ok"] for one in document["receivers"]) else TransientError.code
+    code = 0 if all(one["ok"] for one in document["receivers"]) else TransientError.code
+    return settings.result(document, lambda: _table_lines(document), code)
 
 
 def _configured(settings: Settings) -> Alerts:

@@ -4,11 +4,21 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from floodmark.cli.options import Command, Group, Settings, confirm, many_tables, pass_settings, terminal
+from floodmark.cli.options import (
+    Command,
+    Group,
+    Settings,
+    confirm,
+    many_tables,
+    parsed,
+    pass_settings,
+    terminal,
+)
 from floodmark.cli.output import clean as output
 from floodmark.cli.output import emit
 from floodmark.config.values import duration
@@ -18,7 +28,6 @@ from floodmark.model.text import counted, size
 
 if TYPE_CHECKING:
     from floodmark.clean.remove import Outcome
-    from floodmark.model.results import CleanResult
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -39,19 +48,17 @@ def s3clean() -> None:
     """
 
 
-def _duration(ctx: click.Context, parameter: click.Parameter, value: str | None) -> float | None:
-    if value is None:
-        return None
+def _age(value: str) -> float:
     try:
         return duration(value)
     except ValueError as error:
-        raise click.BadParameter(f"{value} {error}", ctx, parameter) from None
+        raise ValueError(f"{value} {error}") from None
 
 
 _older_than = click.option(
     "--older-than",
     metavar="AGE",
-    callback=_duration,
+    callback=parsed(_age),
     help="Only files written at least this long ago: 7d, 24h, 30m.",
 )
 _pattern = click.option(
@@ -146,7 +153,7 @@ def clean(settings: Settings, /, tables: tuple[str, ...], **options: Any) -> int
     """
     if not tables:
         raise click.UsageError("name a table with -t, or use `floodmark s3clean clean-all`")
-    return _clean(settings, tables, **options)
+    return _remove(settings, "staged files", tables, **options)
 
 
 @s3clean.command("clean-all", cls=Command)
@@ -169,21 +176,14 @@ def clean_all(settings: Settings, /, tables: tuple[str, ...], **options: Any) ->
         raise click.UsageError(
             f"clean-all cleans every table; to clean only some: floodmark s3clean clean {named}"
         )
-    return _clean(settings, (), all_tables=True, **options)
+    return _remove(settings, "staged files", (), all_tables=True, **options)
 
 
 @s3clean.command(cls=Command)
 @_required
 @_filters
 @pass_settings
-def orphans(
-    settings: Settings,
-    tables: tuple[str, ...],
-    older_than: float | None,
-    pattern: str | None,
-    dry_run: bool,
-    force: bool,
-) -> int:
+def orphans(settings: Settings, /, tables: tuple[str, ...], **options: Any) -> int:
     """Remove the files that no commit names.
 
     Crashed runs and repeated tasks leave them behind; their rows are in other files. The table is claimed first, so that
@@ -196,38 +196,36 @@ def orphans(
     """
     if not tables:
         raise click.UsageError("name a table with -t")
-    config = settings.load()
-    from floodmark.clean.choose import Wanted
-    from floodmark.clean.command import s3clean_orphans
-
-    with settings.progress() as progress:
-        document = s3clean_orphans(
-            config, tables, settings.run, Wanted(older_than, pattern),
-            dry_run=dry_run, confirm=_ask("orphans", force), emit=progress,
-        )  # fmt: skip
-    return _told(settings, document)
+    return _remove(settings, "orphans", tables, **options)
 
 
-def _clean(
+def _remove(
     settings: Settings,
+    what: str,
     tables: tuple[str, ...],
     older_than: float | None,
     pattern: str | None,
     dry_run: bool,
     force: bool,
-    include_pending: bool,
+    include_pending: bool = False,
     all_tables: bool = False,
 ) -> int:
     config = settings.load()
     from floodmark.clean.choose import Wanted
-    from floodmark.clean.command import s3clean_clean
+    from floodmark.clean.command import s3clean_clean, s3clean_orphans
 
+    remove = s3clean_orphans
+    if what != "orphans":
+        remove = partial(s3clean_clean, all_tables=all_tables, force=force)
+    wanted = Wanted(older_than, pattern, include_pending)
     with settings.progress() as progress:
-        document = s3clean_clean(
-            config, tables, settings.run, Wanted(older_than, pattern, include_pending), all_tables=all_tables,
-            dry_run=dry_run, force=force, confirm=_ask("staged files", force), emit=progress,
-        )  # fmt: skip
-    return _told(settings, document)
+        document = remove(
+            config, tables, settings.run, wanted, dry_run=dry_run, confirm=_ask(what, force), emit=progress
+        )
+    for table in document.tables:
+        if table.error is not None:
+            settings.complain(table.error)
+    return settings.result(document, lambda: output.removed_lines(document, _terminal()), document.exit_code)
 
 
 def _ask(what: str, force: bool) -> Callable[[Sequence[Outcome]], None]:
@@ -248,14 +246,6 @@ def _ask(what: str, force: bool) -> Callable[[Sequence[Outcome]], None]:
         confirm(f"Remove the {what} of {where} ({much})?{more}", force or not found)
 
     return ask
-
-
-def _told(settings: Settings, document: CleanResult) -> int:
-    for table in document.tables:
-        if table.error is not None:
-            settings.complain(table.error)
-    settings.result(document, lambda: output.removed_lines(document, _terminal()))
-    return document.exit_code
 
 
 def _terminal() -> bool:

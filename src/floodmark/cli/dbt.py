@@ -62,5 +62,4 @@ def sources(
         return [f"{file}: {counted(len(found), 'table')}"] if file else made.text(content).splitlines()
 
     written = {"ok": True, "file": str(file) if file else None, "freshness": config.warehouse.freshness}
-    settings.result({**written, **content}, lines)
-    return 0
+    return settings.result({**written, **content}, lines)

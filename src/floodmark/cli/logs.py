@@ -13,14 +13,14 @@ import os
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from floodmark.model.errors import ConfigError
-from floodmark.model.secrets import Scrubber
+from floodmark.model.secrets import Scrubber, masked
 from floodmark.model.statements import STATEMENTS
 from floodmark.model.text import clock, shown, shown_json
 from floodmark.model.times import stamp
@@ -72,16 +72,7 @@ class JsonLines(TextLines):
         entry["logger"] = record.name
         if record.exc_info and self._tracebacks:
             entry["traceback"] = self.formatException(record.exc_info)
-        masked = _scrubbed(self._scrub, entry)
-        return shown_json(json.dumps(masked, ensure_ascii=False, default=str))
-
-
-def _scrubbed(scrub: Scrubber, value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {key: _scrubbed(scrub, inner) for key, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return [_scrubbed(scrub, inner) for inner in value]
-    return scrub(value) if isinstance(value, str) else value
+        return shown_json(json.dumps(masked(entry, self._scrub), ensure_ascii=False, default=str))
 
 
 class _Stderr(logging.StreamHandler[Any]):

@@ -142,9 +142,7 @@ def _code(given: list[str], settings: Settings, signals: Signals) -> int:
         code = _answer(given, settings)
     except click.exceptions.Exit as done:
         return int(done.exit_code)
-    except (FloodmarkError, click.ClickException, KeyboardInterrupt, click.Abort) as error:
-        return _failed(_told(error, signals, settings), error, settings)
-    except Exception as error:
+    except (Exception, KeyboardInterrupt) as error:
         return _failed(_told(error, signals, settings), error, settings)
     # A library may have wrapped the interruption: then the tables did not fail on their own.
     if signals.code is not None and code not in (0, signals.code):

@@ -122,13 +122,18 @@ class Settings:
         return kind(self.scrub, lambda: self.stopped() is not None)
 
     def result(
-        self, document: Mapping[str, Any], lines: Callable[[], list[str]], free_text: bool = False
-    ) -> None:
-        """The command's result: the document with `--json`, else its lines; `free_text`: they quote other systems."""
+        self,
+        document: Mapping[str, Any],
+        lines: Callable[[], list[str]],
+        code: int = 0,
+        free_text: bool = False,
+    ) -> int:
+        """Prints the document with `--json`, else its lines; `free_text`: they quote other systems. Returns the exit code."""
         if self.json:
             emit.emit_json(document, self.scrub)
         else:
             (self.say if free_text else emit.emit_lines)(lines())
+        return code
 
     def say(self, lines: Sequence[str]) -> None:
         """A result that quotes other systems, or a part of it."""
@@ -242,35 +247,37 @@ class Group(_Shared, click.Group):
         return list(self.commands)
 
 
-def timestamp_option(name: str, help: str, future: bool = True) -> Callable[[F], F]:
-    """An option that takes a timestamp."""
+def parsed(parse: Callable[[str], Any]) -> Callable[[click.Context, click.Parameter, str | None], Any]:
+    """The callback of an option whose text means something else; `parse` refuses it with a ValueError."""
 
-    def check(ctx: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
-        if value is None:
-            return None
+    def check(ctx: click.Context, parameter: click.Parameter, value: str | None) -> Any:
         try:
-            return timestamp(value, None if future else datetime.now(UTC))
+            return None if value is None else parse(value)
         except ValueError as error:
             raise click.BadParameter(str(error), ctx, parameter) from None
 
+    return check
+
+
+def timestamp_option(name: str, help: str, future: bool = True) -> Callable[[F], F]:
+    """An option that takes a timestamp."""
+    check = parsed(lambda value: timestamp(value, None if future else datetime.now(UTC)))
     return click.option(name, metavar="TS", callback=check, help=help)
 
 
 def duration_option(name: str, help: str) -> Callable[[F], F]:
     """An option that takes a duration, in seconds to the command."""
 
-    def check(ctx: click.Context, parameter: click.Parameter, value: str | None) -> float | None:
-        if value is None:
-            return None
+    def check(value: str) -> float:
         try:
             seconds = seconds_of(value)
         except ValueError as error:
-            raise click.BadParameter(f"{value!r} {error}", ctx, parameter) from None
+            raise ValueError(f"{value!r} {error}") from None
         if seconds <= 0:
-            raise click.BadParameter("must be at least 1s", ctx, parameter)
+            raise ValueError("must be at least 1s")
         return seconds
 
-    return click.option(name, metavar="DURATION", callback=check, help=help)
+    return click.option(name, metavar="DURATION", callback=parsed(check), help=help)
 
 
 def _named(ctx: click.Context, parameter: click.Parameter, value: tuple[str, ...]) -> tuple[str, ...]:
@@ -339,6 +346,14 @@ def many_tables(text: str) -> Callable[[F], F]:
         "-t", "--table", "tables", metavar="TABLE", multiple=True, callback=_named, help=text,
         shell_complete=_known_tables,
     )  # fmt: skip
+
+
+def one_choice(tables: Sequence[str], all_tables: bool) -> None:
+    """Tables are named, or all are meant."""
+    if tables and all_tables:
+        raise click.UsageError("-t and --all can't be combined")
+    if not tables and not all_tables:
+        raise click.UsageError("which tables? Pass -t schema.table, or --all")
 
 
 pass_settings = click.make_pass_decorator(Settings, ensure=True)

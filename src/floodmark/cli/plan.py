@@ -6,7 +6,7 @@ import sys
 
 import click
 
-from floodmark.cli.options import Command, Settings, many_tables, pass_settings
+from floodmark.cli.options import Command, Settings, many_tables, one_choice, pass_settings
 from floodmark.cli.output import emit
 from floodmark.model.run import SyncOptions
 
@@ -28,10 +28,7 @@ def plan(settings: Settings, tables: tuple[str, ...], all_tables: bool) -> int:
       floodmark plan -t shop.orders --json
       floodmark plan --all
     """
-    if tables and all_tables:
-        raise click.UsageError("-t and --all can't be combined")
-    if not tables and not all_tables:
-        raise click.UsageError("which tables? Pass -t schema.table, or --all")
+    one_choice(tables, all_tables)
     config = settings.load()
     from floodmark.cli.output.document import folded
     from floodmark.cli.output.plan import plan_lines

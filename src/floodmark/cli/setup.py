@@ -64,8 +64,7 @@ def doctor(settings: Settings, tables: tuple[str, ...], start_spark: bool, live:
     if live:
         if tables or start_spark:
             raise click.UsageError("--redshift-live can't be combined with -t or --spark")
-        settings.result({"command": _LIVE, "does": _LIVE_DOES}, lambda: [_LIVE_DOES, _LIVE])
-        return 0
+        return settings.result({"command": _LIVE, "does": _LIVE_DOES}, lambda: [_LIVE_DOES, _LIVE])
     from floodmark.cli.output.doctor import check_lines, summary_lines
     from floodmark.setup.doctor import Check, examination, examine, keep
 
@@ -87,8 +86,7 @@ def doctor(settings: Settings, tables: tuple[str, ...], start_spark: bool, live:
     said = examination(found, began)
     if configs:
         keep(configs[0], results.scrubbed(said, settings.scrub), tables)
-    settings.result(said, lambda: summary_lines(said))
-    return 0 if said.ok else ConfigError.code
+    return settings.result(said, lambda: summary_lines(said), 0 if said.ok else ConfigError.code)
 
 
 @click.command(cls=Command)
@@ -126,8 +124,7 @@ def init(settings: Settings, source: str | None, output: Path | None, offline: b
     # From here on the password is masked, even one that makes the URL unreadable.
     settings.scrub.add([of_url(source or "")])
     made = initial(config.place(output or settings.config), source, force, offline)
-    settings.result(made.as_json(), made.lines, free_text=True)
-    return 0
+    return settings.result(made.as_json(), made.lines, free_text=True)
 
 
 @click.command(cls=Command)
@@ -161,8 +158,7 @@ def pack(settings: Settings, output: Path, code_only: bool) -> int:
     from floodmark.setup.pack import pack as make
 
     made = make(output, code_only)
-    settings.result(made.as_json(), made.lines)
-    return 0
+    return settings.result(made.as_json(), made.lines)
 
 
 COMMANDS = (init, doctor, pack)

@@ -14,6 +14,8 @@ from floodmark.cli.options import (
     Settings,
     duration_option,
     many_tables,
+    one_choice,
+    parsed,
     pass_settings,
     timestamp_option,
 )
@@ -33,13 +35,11 @@ if TYPE_CHECKING:
 Strategy = Literal["auto", "sequential", "inter-table", "intra-table"]
 
 
-def _address(ctx: click.Context, parameter: click.Parameter, value: str | None) -> tuple[str, int] | None:
+def _address(value: str) -> tuple[str, int]:
     """`127.0.0.1:9908`, `[::1]:9908` or `:9908`, which is loopback."""
-    if value is None:
-        return None
     host, separator, port = value.rpartition(":")
     if not separator or not port.isascii() or not port.isdigit() or int(port) > 65_535:
-        raise click.BadParameter("must be HOST:PORT, such as 127.0.0.1:9908")
+        raise ValueError("must be HOST:PORT, such as 127.0.0.1:9908")
     return host.strip("[]") or "127.0.0.1", int(port)
 
 
@@ -101,7 +101,7 @@ def _address(ctx: click.Context, parameter: click.Parameter, value: str | None) 
 )
 @click.option(
     "--listen",
-    callback=_address,
+    callback=parsed(_address),
     metavar="HOST:PORT",
     help="With --every: serve /metrics (Prometheus) and /healthz on this address, such as 127.0.0.1:9908.",
 )
@@ -143,10 +143,7 @@ def sync(
       floodmark sync --all --every 30s --listen 127.0.0.1:9908
       floodmark sync --all --metrics-file /var/lib/node_exporter/floodmark.prom
     """
-    if tables and all_tables:
-        raise click.UsageError("-t and --all can't be combined")
-    if not tables and not all_tables:
-        raise click.UsageError("which tables? Pass -t schema.table, or --all")
+    one_choice(tables, all_tables)
     options = SyncOptions(
         strategy=strategy, limit=limit, max_chunks=max_chunks, backup_only=backup_only, load_only=load_only,
         dry_run=dry_run, since=since, until=until, max_workers=max_workers, verify_data=verify_data,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from floodmark.cli.options import Command, Settings, many_tables, pass_settings
+from floodmark.cli.options import Command, Settings, many_tables, one_choice, pass_settings
 from floodmark.cli.output import emit
 from floodmark.cli.output.verify import verify_lines
 from floodmark.model.errors import Interrupted
@@ -66,10 +66,7 @@ def verify(
       floodmark verify --all --json
       floodmark verify -t shop.orders --repair
     """
-    if tables and all_tables:
-        raise click.UsageError("-t and --all can't be combined")
-    if not tables and not all_tables:
-        raise click.UsageError("which tables? Pass -t schema.table, or --all")
+    one_choice(tables, all_tables)
     if force and not repair:
         raise click.UsageError("--force needs --repair")
     config = settings.load()

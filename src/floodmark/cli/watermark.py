@@ -18,16 +18,8 @@ from floodmark.cli.options import (
     timestamp_option,
 )
 from floodmark.cli.output import emit
+from floodmark.cli.output import watermark as output
 from floodmark.cli.output.document import folded, position
-from floodmark.cli.output.watermark import (
-    WAREHOUSES,
-    accept_lines,
-    cleared_lines,
-    list_lines,
-    reset_lines,
-    system_lines,
-    watermark_lines,
-)
 from floodmark.model.presets import PRESETS
 
 
@@ -71,8 +63,7 @@ def get(settings: Settings, table: str | None, show_files: bool) -> int:
         from floodmark.commit.system import system_get
 
         found = system_get(config)
-        settings.result(found, lambda: system_lines(found, config.options("").start))
-        return 0
+        return settings.result(found, lambda: output.system_lines(found, config.options("").start))
     config = settings.load()
     from floodmark.watermark.show import watermark_get
 
@@ -80,8 +71,9 @@ def get(settings: Settings, table: str | None, show_files: bool) -> int:
     shown = document.of(emit.scrubbed(document, settings.scrub))
     paint, kind = emit.coloured(sys.stdout), config.warehouse.kind
     wide = emit.width(sys.stdout)
-    settings.result(document, lambda: folded(watermark_lines(shown, show_files, paint, kind), wide))
-    return 0
+    return settings.result(
+        document, lambda: folded(output.watermark_lines(shown, show_files, paint, kind), wide)
+    )
 
 
 @watermark.command("list", cls=Command)
@@ -103,10 +95,9 @@ def list_(settings: Settings, tables: tuple[str, ...]) -> int:
     document = watermark_list(config, tables)
     paint, kind = emit.coloured(sys.stdout), config.warehouse.kind
     wide = emit.width(sys.stdout)
-    settings.result(
-        document, lambda: list_lines(document.tables, paint, kind, document.older_watermarks, wide)
+    return settings.result(
+        document, lambda: output.list_lines(document.tables, paint, kind, document.older_watermarks, wide)
     )
-    return 0
 
 
 @watermark.command("set", cls=Command)
@@ -171,8 +162,7 @@ def set_(
     document = watermark_set(config, table, timestamp, key, settings.run, force)
 
     said = f"{document.table_name}: the next sync starts after {position(document)}, set by hand"
-    settings.result(document, lambda: [said, f"To undo: {document.undo}"])
-    return 0
+    return settings.result(document, lambda: [said, f"To undo: {document.undo}"])
 
 
 @watermark.command(cls=Command)
@@ -227,10 +217,9 @@ def reset(
     document = watermark_reset(
         config, table, settings.run, mysql_only=mysql_only, redshift_only=redshift_only, force=force
     )
-    load = f"S3 → {WAREHOUSES[config.warehouse.kind]} is"
+    load = f"S3 → {output.WAREHOUSES[config.warehouse.kind]} is"
     stages = "MySQL → S3 is" if mysql_only else load if redshift_only else "both stages are"
-    settings.result(document, lambda: reset_lines(document, stages, redshift_only))
-    return 0
+    return settings.result(document, lambda: output.reset_lines(document, stages, redshift_only))
 
 
 @watermark.command(cls=Command)
@@ -258,8 +247,7 @@ def accept(settings: Settings, table: str, force: bool) -> int:
     from floodmark.watermark.accept import watermark_accept
 
     document = watermark_accept(config, table, settings.run, force=force)
-    settings.result(document, lambda: accept_lines(document))
-    return 0
+    return settings.result(document, lambda: output.accept_lines(document))
 
 
 @watermark.command(cls=Command)
@@ -282,8 +270,7 @@ def retire(settings: Settings, table: str) -> int:
     document = watermark_retire(config, table, settings.run)
 
     said = f"{document.table_name}: retired; `sync --all` skips it, and its log, files and rows stay"
-    settings.result(document, lambda: [said, f"To undo: {document.undo}"])
-    return 0
+    return settings.result(document, lambda: [said, f"To undo: {document.undo}"])
 
 
 @watermark.command(cls=Command)
@@ -303,8 +290,7 @@ def clear(settings: Settings, force: bool) -> int:
     from floodmark.commit.system import system_clear
 
     document = system_clear(config, lambda before: confirm(f"Remove the system watermark ({before})?", force))
-    settings.result(document, lambda: cleared_lines(document, config.options("").start))
-    return 0
+    return settings.result(document, lambda: output.cleared_lines(document, config.options("").start))
 
 
 def _system(settings: Settings, preset: str | None, timestamp: str | None, force: bool) -> int:
@@ -320,5 +306,4 @@ def _system(settings: Settings, preset: str | None, timestamp: str | None, force
     document = system_set(config, timestamp=chosen)
 
     said = f"System watermark: tables without a position start after {chosen}"
-    settings.result(document, lambda: [said, f"To undo: {document.undo}"])
-    return 0
+    return settings.result(document, lambda: [said, f"To undo: {document.undo}"])

@@ -36,8 +36,7 @@ def history(settings: Settings, table: str) -> int:
     from floodmark.watermark.history import watermark_history
 
     document = watermark_history(config, table)
-    settings.result(document, lambda: output.history_lines(document, emit.width(sys.stdout)))
-    return 0
+    return settings.result(document, lambda: output.history_lines(document, emit.width(sys.stdout)))
 
 
 @click.command(cls=Command)
@@ -71,8 +70,7 @@ def restore(settings: Settings, table: str, commit: int | None, file: Path | Non
     from floodmark.watermark.history import watermark_restore
 
     document = watermark_restore(config, table, settings.run, commit=commit, file=file, force=force)
-    settings.result(document, lambda: output.restore_lines(document))
-    return 0
+    return settings.result(document, lambda: output.restore_lines(document))
 
 
 @click.command(cls=Command)
@@ -92,8 +90,7 @@ def backups(settings: Settings, table: str) -> int:
     from floodmark.watermark.backups import watermark_backups
 
     document = watermark_backups(config, table)
-    settings.result(document, lambda: output.backups_lines(document))
-    return 0
+    return settings.result(document, lambda: output.backups_lines(document))
 
 
 @click.command(cls=Command)
@@ -123,8 +120,7 @@ def cleanup(settings: Settings, days: int, dry_run: bool, force: bool) -> int:
         confirm(f"Remove the watermark copies older than {counted(days, 'day')} ({what})?", force or nothing)
 
     document = watermark_cleanup(config, days, dry_run, ask)
-    settings.result(document, lambda: output.cleanup_lines(document))
-    return 0
+    return settings.result(document, lambda: output.cleanup_lines(document))
 
 
 @click.command(cls=Command)
@@ -148,8 +144,8 @@ def validate(settings: Settings, tables: tuple[str, ...], repair: bool) -> int:
     from floodmark.watermark.validate import watermark_validate
 
     document = watermark_validate(config, tables, repair=repair, run=settings.run)
-    settings.result(document, lambda: output.validate_lines(document), free_text=True)
-    return 0 if document.ok else VerificationError.code
+    code = 0 if document.ok else VerificationError.code
+    return settings.result(document, lambda: output.validate_lines(document), code, free_text=True)
 
 
 @click.command(cls=Command)
@@ -168,8 +164,7 @@ def move(settings: Settings) -> int:
     from floodmark.watermark.set_reset import watermark_move
 
     document = watermark_move(config, settings.run)
-    settings.result(document, lambda: output.move_lines(document))
-    return 0
+    return settings.result(document, lambda: output.move_lines(document))
 
 
 @click.command(cls=Command)
@@ -194,8 +189,7 @@ def drill(settings: Settings, tables: tuple[str, ...], all_tables: bool) -> int:
     from floodmark.watermark.drill import watermark_drill
 
     document = watermark_drill(config, tables, all_tables=all_tables)
-    settings.result(document, lambda: output.drill_lines(document), free_text=True)
-    return document.exit_code
+    return settings.result(document, lambda: output.drill_lines(document), document.exit_code, free_text=True)
 
 
 COMMANDS = (history, restore, backups, drill, cleanup, validate, move)

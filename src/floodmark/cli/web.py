@@ -121,8 +121,7 @@ def report(settings: Settings, file: Path, ledger: bool) -> int:
         tables, large = int(str(document["tables"])), int(str(document["bytes"]))
         return [f"{file}: {counted(tables, 'table')}, {size(large)}"]
 
-    settings.result({"ok": True, **document}, lines)
-    return 0
+    return settings.result({"ok": True, **document}, lines)
 
 
 COMMANDS = (serve, report)

@@ -85,15 +85,8 @@ class LogLines:
                 _log(logging.INFO, "note", said, event, said=True)
                 self._print(event, said)
             case events.StageBegan(_, stage, rows):
-                _log(
-                    logging.DEBUG,
-                    "step_start",
-                    f"{VERBS[stage][0]} begins",
-                    event,
-                    stage,
-                    said=True,
-                    rows=rows,
-                )
+                said = f"{VERBS[stage][0]} begins"
+                _log(logging.DEBUG, "step_start", said, event, stage, said=True, rows=rows)
             case events.StageEnded(_, stage) if tally is not None and stage != "plan":
                 said = said_at_end(stage, tally)
                 _log(logging.INFO, "step_end", said, event, stage, said=True, **tally.fields)

@@ -16,14 +16,12 @@ from floodmark.model.table import Table
 from floodmark.model.text import counted
 from floodmark.model.window import Window
 from floodmark.plan.reread import Followed, asked_about, begins_whole, carrier, follow, question
-from floodmark.plan.tables import full_name
 from floodmark.services.mysql.describe import discover
 from floodmark.services.mysql.errors import as_discovered
 from floodmark.services.mysql.ranges import table_rows
 from floodmark.services.mysql.session import Session
-from floodmark.services.store.store import Store
 from floodmark.watermark.set_reset import watermark_reset
-from floodmark.watermark.show import published
+from floodmark.watermark.show import named_log, published
 
 
 def watermark_accept(config: Config, name: str, run: str, *, force: bool = False) -> Watermark:
@@ -33,8 +31,7 @@ def watermark_accept(config: Config, name: str, run: str, *, force: bool = False
     loads any more, and the next sync reads the whole source again and merges it by key. Without a key rows would be
     duplicated, so it is refused unless forced. Returns the new document.
     """
-    store = Store(config.store)
-    log = Log(store, full_name(config, store, name))
+    log = named_log(config, name)
     options = config.options(log.table_name)
     state = log.begin(force)
     if state.table is None:
@@ -47,7 +44,7 @@ def watermark_accept(config: Config, name: str, run: str, *, force: bool = False
         )
     if answered is not None:
         after, found = answered
-        return published(config, store, after, run).but(**found)
+        return published(config, log.store, after, run).but(**found)
     if table.mode == "full":
         raise ConfigError("nothing to accept: every sync reads the whole table (mode full)", table=table.name)
     mark = watermark_reset(config, log.table_name, run, force=force)

@@ -26,10 +26,10 @@ from floodmark.model.text import counted
 from floodmark.model.times import cursor_value, temporal
 from floodmark.model.typed import NULL, Moment
 from floodmark.plan.recipe import same_kind
-from floodmark.plan.tables import full_name, must_exist
-from floodmark.services.store.store import MOST_COPY, Store
+from floodmark.plan.tables import must_exist
+from floodmark.services.store.store import MOST_COPY
 from floodmark.watermark.set_reset import back, known_table, set_position
-from floodmark.watermark.show import next_start, published
+from floodmark.watermark.show import named_log, next_start, published
 
 # Fields that every document of `watermark get --json` has.
 FIELDS = (
@@ -44,8 +44,7 @@ FIELDS = (
 
 def watermark_history(config: Config, name: str) -> History:
     """The table's commits, newest first, each with the extraction's position after it."""
-    store = Store(config.store)
-    log = Log(store, full_name(config, store, name))
+    log = named_log(config, name)
     state = log.read()
     if state.n < 0 and log.table_name not in config.tables:
         must_exist(config, log.table_name)
@@ -96,8 +95,7 @@ def watermark_restore(
     """Restores the position after an earlier commit, or of a printed document; returns the new document."""
     if (commit is None) == (file is None):
         raise ConfigError("give a commit, or a file that `watermark get --json` printed")
-    store = Store(config.store)
-    log = Log(store, full_name(config, store, name))
+    log = named_log(config, name)
     document = _printed(file, log.table_name) if file is not None else None
 
     def decide(state: State) -> tuple[Table | None, Callable[[State], Commit]]:
@@ -126,9 +124,9 @@ def watermark_restore(
         )
 
     before, after = set_position(log, run, "restore", decide)
-    shown = published(config, store, after, run)
+    shown = published(config, log.store, after, run)
     if after.position is None:
-        shown = shown.but(**next_start(config, store, after))
+        shown = shown.but(**next_start(config, log.store, after))
     return shown.but(undo=f"floodmark watermark restore -t {log.table_name} --commit {before.n}")
 
 

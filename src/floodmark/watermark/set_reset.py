@@ -29,7 +29,7 @@ from floodmark.model.times import cursor_value, stamp, temporal
 from floodmark.plan import recipe
 from floodmark.plan.lag import cursor_now
 from floodmark.plan.reread import check_dropped, vanished
-from floodmark.plan.tables import full_name, must_exist
+from floodmark.plan.tables import must_exist
 from floodmark.services.mysql.describe import discover
 from floodmark.services.mysql.session import Session
 from floodmark.services.mysql.sql import NUMERIC
@@ -37,7 +37,7 @@ from floodmark.services.store.store import Store
 from floodmark.services.warehouse.decide import check_holder
 from floodmark.services.warehouse.open import open_warehouse
 from floodmark.services.warehouse.protocol import LEDGER, Warehouse
-from floodmark.watermark.show import next_start, published
+from floodmark.watermark.show import named_log, next_start, published
 
 # Seconds that a cursor may be ahead of the clock: clocks differ.
 SLACK = 60.0
@@ -55,8 +55,7 @@ def watermark_set(
         raise ConfigError(str(error), table=name) from None
     if text is None and key is None:
         raise ConfigError("give a timestamp, or an id for a table read by id", table=name)
-    store = Store(config.store)
-    log = Log(store, full_name(config, store, name))
+    log = named_log(config, name)
 
     def decide(state: State) -> tuple[Table | None, Callable[[State], Commit]]:
         table = known_table(config, log.table_name, state, text)
@@ -70,7 +69,7 @@ def watermark_set(
         return described, lambda claimed: draft(claimed, Set, run, position=position)
 
     before, after = set_position(log, run, "set", decide, force=force)
-    return published(config, store, after, run).but(undo=_restore(log.table_name, before.n))
+    return published(config, log.store, after, run).but(undo=_restore(log.table_name, before.n))
 
 
 def watermark_reset(
@@ -90,10 +89,9 @@ def watermark_reset(
     stages: tuple[Stage, ...] = (
         ("extract",) if mysql_only else ("load",) if redshift_only else ("extract", "load")
     )
-    store = Store(config.store)
-    log = Log(store, full_name(config, store, name))
+    log = named_log(config, name)
     if "load" in stages:
-        pipeline.check(store, config.warehouse.label)
+        pipeline.check(log.store, config.warehouse.label)
     seen: Ledger | None = None
 
     def decide(state: State) -> tuple[Table | None, Callable[[State], Commit]]:
@@ -111,12 +109,12 @@ def watermark_reset(
 
     def tell(state: State) -> None:
         if "load" in stages:
-            notes.extend(_tell_warehouse(config, store, state, force, answered=seen is not None))
+            notes.extend(_tell_warehouse(config, log.store, state, force, answered=seen is not None))
 
     before, after = set_position(log, run, "reset", decide, tell, force)
-    mark = published(config, store, after, run)
+    mark = published(config, log.store, after, run)
     if after.position is None:
-        mark = mark.but(**next_start(config, store, after))
+        mark = mark.but(**next_start(config, log.store, after))
         began = before.progress.began
         if began is not None and mark.next_start is None:
             left_out = f"rows at or before {data_time(str(began[0]))}, which were left out so far"
@@ -171,8 +169,7 @@ def _waiting(warehouse: Warehouse, log: Log, identity: str, run: str) -> MovedTa
 
 def watermark_retire(config: Config, name: str, run: str) -> Watermark:
     """Leaves the table out of `sync --all`; its log, files and rows stay. Returns the new document."""
-    store = Store(config.store)
-    log = Log(store, full_name(config, store, name))
+    log = named_log(config, name)
 
     def retire(state: State) -> State | Changed:
         if state.n < 0:
@@ -191,7 +188,7 @@ def watermark_retire(config: Config, name: str, run: str) -> Watermark:
 
     state = decide_and_claim(log, log.read(), retire)
     # The source no longer shows it: from now on that is not a failure.
-    mark = published(config, store, state, run, succeeded=EXTRACT)
+    mark = published(config, log.store, state, run, succeeded=EXTRACT)
     return mark.but(undo=f"floodmark sync -t {log.table_name}")
 
 

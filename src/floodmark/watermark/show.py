@@ -36,6 +36,12 @@ LOOK_SECONDS = 3.5
 ALL_FILES = ("processed_s3_files_truncated", "pending_s3_files_truncated")
 
 
+def named_log(config: Config, name: str) -> Log:
+    """The log of a table that the user has named."""
+    store = Store(config.store)
+    return Log(store, full_name(config, store, name))
+
+
 def watermark_get(config: Config, name: str, show_files: bool = False) -> Watermark:
     """One table's watermark as the contract's document, with its mode, its lag and where the next sync starts."""
     store = Store(config.store)

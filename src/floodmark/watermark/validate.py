@@ -6,19 +6,19 @@ Anything that needs a decision (orphans, missing files) is only reported.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Sequence
 
+from floodmark.clean.remove import documents
 from floodmark.commit import published_copies as copies
 from floodmark.commit.claim import Changed, claim, decide_and_claim
-from floodmark.commit.document import Copy, Flaw, commit_path
+from floodmark.commit.document import Copy, Flaw
 from floodmark.commit.fold import Damaged, State
 from floodmark.commit.lease import holder
 from floodmark.commit.load_status import condense
 from floodmark.commit.log import Log, tables
 from floodmark.commit.publish import Watermark
 from floodmark.config.load import Config
-from floodmark.model.commit import Commit, files_of
+from floodmark.model.commit import files_of
 from floodmark.model.errors import DataError
 from floodmark.model.ledger import Ledger
 from floodmark.model.results import ValidatedTable, ValidateResult
@@ -46,88 +46,63 @@ def watermark_validate(
     results = []
     try:
         for name in chosen:
-            found = _Check(config, store, name, warehouse).go()
+            found = _examined(config, store, name, warehouse)
             if repair and found.findings:
                 done = _repair(store, name, warehouse, found, run)
-                found = _Check(config, store, name, warehouse).go().but(repaired=tuple(done))
+                found = _examined(config, store, name, warehouse).but(repaired=tuple(done))
             results.append(found)
     finally:
         warehouse.close()
     return ValidateResult(ok=not any(r.findings for r in results), tables=tuple(results))
 
 
-class _Check:
-    """The facts about one table; writes nothing."""
-
-    def __init__(self, config: Config, store: Store, name: str, warehouse: Warehouse) -> None:
-        self.config = config
-        self.store = store
-        self.name = name
-        self.warehouse = warehouse
-        self.log = Log(store, name, repairs=False)
-
-    def go(self) -> ValidatedTable:
-        """The table's findings."""
-        stored = _stored(self.store, self.name)
-        try:
-            state = self.log.read()
-        except DataError as error:
-            detail = error.message + (f"; {error.hint}" if error.hint else "")
-            return self._table(State(self.name), [Finding("damaged_log", self.name, detail)])
-        if state.n < 0:
-            if self.name not in self.config.tables:
-                must_exist(self.config, self.name)
-            return self._table(state, [])
-        # In this order: the second look at the log finds what was committed in between.
-        objects = {o.path: o.bytes for folder in file_folders(self.name) for o in self.store.list(folder)}
-        held = holder(self.store, self.name, state.claim)
-        live = held is not None and held.alive
-        log = findings.chain(self.name, self._documents(state.n))
-        later = self.log.numbers(state.n)
-        newer = {f.path for c in (self.log.readable(n) for n in later) if c for f in files_of(c)}
-        under_way = {p for p in objects if held and live and f"/{held.run}/" in p} | newer
-        found = [*findings.log_findings(self.name, state, log)]
-        ledger, rows = Ledger(), None
-        if state.table is not None:
-            ledger = self.warehouse.ledger(state.log, state.table.target)
-            rows = self.warehouse.rows(state.table.target)
-        loaded = ledger.loaded(state.load_epoch)
-        found += findings.file_findings(state, log, objects, under_way, loaded)
-        of_ledger = findings.ledger_findings(self.name, state, log, ledger)
-        found += of_ledger or findings.count_findings(state, ledger)
-        if state.table is not None and rows is not None and not live:
-            found += findings.row_findings(self.name, state.table, log, loaded, rows)
-        found += _copy_findings(self.log, state, ledger, stored, live)
-        if not live and (state.data.commits or state.progress.moved_at):
-            found += _place_findings(self.log, state, ledger)
-        return self._table(state, found, rows)
-
-    def _table(self, state: State, found: Sequence[Finding], rows: int | None = None) -> ValidatedTable:
-        return ValidatedTable(
-            table=self.name,
-            rows_source=None,  # `verify` reads the source
-            rows_warehouse=rows,
-            rows_extracted=state.extracted.rows,
-            rows_reread=state.extracted.reread,
-            findings=tuple(found),
-            repaired=(),
-        )
-
-    def _documents(self, last: int) -> Iterator[tuple[int, Commit, str] | tuple[int, None, str]]:
-        """The commits as they are stored, or what is wrong with them."""
-
-        def one(n: int) -> tuple[int, Commit, str] | tuple[int, None, str]:
-            try:
-                return (n, *self.log.parse(n, self.store.get(commit_path(self.name, n))))
-            except Damaged as error:
-                return n, None, error.message
-
-        with ThreadPoolExecutor(copies.READERS, thread_name_prefix="validate") as pool:
-            yield from pool.map(one, range(last + 1))
+def _examined(config: Config, store: Store, name: str, warehouse: Warehouse) -> ValidatedTable:
+    """The findings of one table; writes nothing."""
+    log = Log(store, name, repairs=False)
+    stored = [copies.primary(store, name), *copies.backups(store, name)]
+    try:
+        state = log.read()
+    except DataError as error:
+        detail = error.message + (f"; {error.hint}" if error.hint else "")
+        return _table(State(name), [Finding("damaged_log", name, detail)])
+    if state.n < 0:
+        if name not in config.tables:
+            must_exist(config, name)
+        return _table(state, [])
+    # In this order: the second look at the log finds what was committed in between.
+    objects = {o.path: o.bytes for folder in file_folders(name) for o in store.list(folder)}
+    held = holder(store, name, state.claim)
+    live = held is not None and held.alive
+    chain = findings.chain(name, documents(log, range(state.n + 1)))
+    newer = {f.path for c in map(log.readable, log.numbers(state.n)) if c for f in files_of(c)}
+    under_way = {p for p in objects if held and live and f"/{held.run}/" in p} | newer
+    found = findings.log_findings(name, state, chain)
+    ledger, rows = Ledger(), None
+    if state.table is not None:
+        ledger = warehouse.ledger(state.log, state.table.target)
+        rows = warehouse.rows(state.table.target)
+    loaded = ledger.loaded(state.load_epoch)
+    found += findings.file_findings(state, chain, objects, under_way, loaded)
+    of_ledger = findings.ledger_findings(name, state, chain, ledger)
+    found += of_ledger or findings.count_findings(state, ledger)
+    if state.table is not None and rows is not None and not live:
+        found += findings.row_findings(name, state.table, chain, loaded, rows)
+    found += _copy_findings(log, state, ledger, stored, live)
+    if not live and (state.data.commits or state.progress.moved_at):
+        found += _place_findings(log, state, ledger)
+    return _table(state, found, rows)
 
 
-def _stored(store: Store, name: str) -> list[copies.Stored]:
-    return [copies.primary(store, name), *copies.backups(store, name)]
+def _table(state: State, found: Sequence[Finding], rows: int | None = None) -> ValidatedTable:
+    return ValidatedTable(
+        table=state.table_name,
+        rows_source=None,  # `verify` reads the source
+        rows_warehouse=rows,
+        rows_extracted=state.extracted.rows,
+        rows_reread=state.extracted.reread,
+        findings=tuple(found),
+        repaired=(),
+    )
 
 
 def _copy_findings(

@@ -71,16 +71,12 @@ def emit_lines(lines: Sequence[str]) -> None:
     emit("\n".join(shown(line, painted) for line in lines))
 
 
-def scrubbed(value: Any, scrub: Scrub) -> Any:
+def scrubbed(value: Any, scrub: Scrub, free: bool = False) -> Any:
     """The document with secrets masked in its free text."""
-    return _scrubbed(value, scrub, free=False)
-
-
-def _scrubbed(value: Any, scrub: Scrub, free: bool) -> Any:
     if isinstance(value, Mapping):
-        return {key: _scrubbed(inner, scrub, key in _FREE_TEXT) for key, inner in value.items()}
+        return {key: scrubbed(inner, scrub, key in _FREE_TEXT) for key, inner in value.items()}
     if isinstance(value, list | tuple):
-        return [_scrubbed(inner, scrub, free) for inner in value]
+        return [scrubbed(inner, scrub, free) for inner in value]
     return scrub(value) if free and isinstance(value, str) else value
 
 

@@ -173,16 +173,13 @@ def _stage(stage: Stage, room: int, width: int) -> Line:
         rate = f"{speed:,.0f} {stage.unit}s/s" if stage.rows else ""
         end = _end(stage, "" if left is None else f"{span(left)} left", written_out=True)
         numbers = f"{percent}  {rows:<32}  {'' if stage.step else f'{rate:>14}  '}{end}"
-    elif width >= _BESIDE:
-        of = f"/{compact(total)}" if total and not stage.over else ""
-        rate = f"{compact(int(speed))}/s" if stage.rows else ""
-        end = _end(stage, "" if left is None else f"{_brief(left)} left")
-        numbers = f"{percent} {compact(stage.rows) + of:<11} {'' if stage.step else f'{rate:>7} '}{end}"
     else:
-        of = f"/{compact(total, 2)}" if total and not stage.over else ""
-        rate = f"{compact(int(speed), 2)}/s" if stage.rows else ""
-        end = _end(stage, "" if left is None else _brief(left))
-        numbers = f"{percent} {compact(stage.rows, 2) + of:<9} {'' if stage.step else f'{rate:>6} '}{end}"
+        digits, wide, fast, word = (3, 11, 7, " left") if width >= _BESIDE else (2, 9, 6, "")
+        of = f"/{compact(total, digits)}" if total and not stage.over else ""
+        rows = compact(stage.rows, digits) + of
+        rate = f"{compact(int(speed), digits)}/s" if stage.rows else ""
+        end = _end(stage, "" if left is None else _brief(left) + word)
+        numbers = f"{percent} {rows:<{wide}} {'' if stage.step else f'{rate:>{fast}} '}{end}"
     free = room - _STAGE - 2 - max(len(numbers), _widest(width))
     bar = _bar(share, min(_LONGEST_BAR, free))
     return ((f"{stage.name:<{_STAGE}} ", ""), *bar, (f" {numbers}".rstrip() if bar else numbers.rstrip(), ""))

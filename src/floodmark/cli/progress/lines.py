@@ -92,15 +92,13 @@ class PlainProgress(SilentProgress):
 
     def _say_wait(self, table: str) -> None:
         with self._lock:
-            waiting = self._waits.get(table)
-            if waiting is None:
+            on, waited = self._waited(table, time.monotonic())
+            if on is None or on in self._said_waits:
                 return
-            if waiting.on.kind in _OF_THE_RUN:  # all tables wait for the same: once is enough
-                if waiting.on in self._said_waits:
-                    return
-                self._said_waits.add(waiting.on)
+            if on.kind in _OF_THE_RUN:  # all tables wait for the same: once is enough
+                self._said_waits.add(on)
                 table = ""
-        self._say(table, said_wait(waiting.on, time.monotonic() - waiting.since))
+        self._say(table, said_wait(on, waited))
 
     def _say(self, table: str, text: str) -> None:
         self._write(shown(self._scrub(f"{table}: {text}" if table else text)))

@@ -10,7 +10,6 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Self
 
 from floodmark.cli.progress.frame import Picture, Running, Stage
@@ -21,12 +20,6 @@ from floodmark.model.run import TableReport, Wait
 from floodmark.model.secrets import Scrubber
 from floodmark.model.tally import UNITS, Tally
 from floodmark.model.text import shown
-
-
-@dataclass
-class _Waiting:
-    on: Wait
-    since: float = field(default_factory=time.monotonic)
 
 
 class SilentProgress(LogLines):
@@ -42,7 +35,7 @@ class SilentProgress(LogLines):
         self._stopping = stopping
         self._began = time.monotonic()
         self._names: tuple[str, ...] = ()
-        self._waits: dict[str, _Waiting] = {}
+        self._waits: dict[str, tuple[Wait, float]] = {}  # on what, and since when
         self._cut_short: set[str] = set()  # tables that an interruption ended
         self._past: dict[str, int] = {}  # rows of tables that are done, by stage
         self._brief: dict[str, deque[str]] | None = None
@@ -79,11 +72,8 @@ class SilentProgress(LogLines):
                 case Waiting(table, None):
                     self._waits.pop(table, None)
                 case Waiting(table, Wait() as on):
-                    before = self._waits.get(table)
-                    if before is None or before.on.kind != on.kind:
-                        self._waits[table] = _Waiting(on)
-                    else:
-                        before.on = on
+                    before, since = self._waits.get(table, (on, time.monotonic()))
+                    self._waits[table] = on, since if before.kind == on.kind else time.monotonic()
                 case Ended(table, report):
                     self._end(report)
         super().__call__(event)
@@ -131,7 +121,7 @@ class SilentProgress(LogLines):
         with self._lock:
             now = time.monotonic()
             running = tuple(self._running(name, now) for name in self._tallies if self._tallies[name])
-            mine = self._waits.get("")
+            waits, waited = self._waited("", now)
             return Picture(
                 running=running,
                 tables=max(len(self._names), len(running)),
@@ -139,15 +129,19 @@ class SilentProgress(LogLines):
                 failed=sum(bool(r.error) and r.table not in self._cut_short for r in self.reports),
                 seconds=now - self._began,
                 whole=self._whole(),
-                waits=mine.on if mine else None,
-                waited=now - mine.since if mine else 0.0,
+                waits=waits,
+                waited=waited,
                 stopping=self._stopping(),
             )
 
     def _running(self, name: str, now: float) -> Running:
         stages = tuple(_stage(stage, tally, now) for stage, tally in self._tallies[name].items())
-        waits = self._waits.get(name)
-        return Running(shown(name), stages, waits.on if waits else None, now - waits.since if waits else 0.0)
+        return Running(shown(name), stages, *self._waited(name, now))
+
+    def _waited(self, name: str, now: float) -> tuple[Wait | None, float]:
+        """What a table waits for, and for how long."""
+        on, since = self._waits.get(name, (None, now))
+        return on, now - since
 
     def _whole(self) -> tuple[Stage, ...]:
         """The stages of all tables together; the expected rows are known once every table has been planned."""
