@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
 from floodmark.clean.choose import Facts, Removal, Staged, Wanted, choose, orphans, staged
@@ -75,6 +75,7 @@ def s3clean_clean(
     emit: Emit = ignore,
 ) -> CleanResult:
     """Removes the files that are loaded or superseded; `confirm` may object by raising."""
+    store = Store(config.store)
     with ExitStack() as stack:
         warehouse: Warehouse | None = None
 
@@ -83,7 +84,7 @@ def s3clean_clean(
             if state.table is None:
                 return Ledger()
             if warehouse is None:
-                pipeline.check(Store(config.store), config.warehouse.label)
+                pipeline.check(store, config.warehouse.label)
                 warehouse = open_warehouse(config.warehouse)
                 stack.callback(warehouse.close)
             return warehouse.ledger(state.log, state.table.target)
@@ -99,8 +100,8 @@ def s3clean_clean(
                 raise duplicates(table)
             return removal
 
-        work = _Work(config, run, wanted, ask, decide, True, emit)
-        return work.go(_names(config, work.store, () if all_tables else names), dry_run, confirm)
+        work = _Work(store, run, _below_prefix(wanted, store), ask, decide, True, emit)
+        return work.go(_names(config, store, () if all_tables else names), dry_run, confirm)
 
 
 def s3clean_orphans(
@@ -124,32 +125,24 @@ def s3clean_orphans(
             )
         return orphans(facts, wanted, now)
 
+    store = Store(config.store)
     with Ledgers(config) as ledgers:
-        work = _Work(config, run, wanted, ledgers.of, decide, False, emit)
-        return work.go(_names(config, work.store, names), dry_run, confirm)
+        work = _Work(store, run, _below_prefix(wanted, store), ledgers.of, decide, False, emit)
+        return work.go(_names(config, store, names), dry_run, confirm)
 
 
+@dataclass(frozen=True)
 class _Work:
     """One command over one or more tables: looks at all, asks once, then removes table by table."""
 
-    def __init__(
-        self,
-        config: Config,
-        run: str,
-        wanted: Wanted,
-        ask: Callable[[State], Ledger | None],
-        decide: Callable[[Facts, Wanted, datetime], Removal],
-        commits: bool,
-        emit: Emit,
-    ) -> None:
-        self.store = Store(config.store)
-        self.run = run
-        self.wanted = _below_prefix(wanted, self.store)
-        self.now = datetime.now(UTC)
-        self._ask = ask
-        self._decide = decide
-        self._commits = commits  # whether the log names what is removed; it never named orphans
-        self._emit = emit
+    store: Store
+    run: str
+    wanted: Wanted
+    ask: Callable[[State], Ledger | None]
+    decide: Callable[[Facts, Wanted, datetime], Removal]
+    commits: bool  # whether the log names what is removed; it never named orphans
+    emit: Emit
+    now: datetime = field(default_factory=lambda: datetime.now(UTC))
 
     def go(self, names: Sequence[str], dry_run: bool, confirm: Confirm) -> CleanResult:
         seen: dict[str, Facts] = {}
@@ -175,10 +168,10 @@ class _Work:
             self.store, log.table_name
         )  # before the log, which then names whatever was committed since
         state = state or log.read()
-        return gather(log, state, objects, self._ask(state))
+        return gather(log, state, objects, self.ask(state))
 
     def _judge(self, outcome: Outcome, facts: Facts, wanted: Wanted) -> None:
-        outcome.removal = removal = self._decide(facts, wanted, self.now)
+        outcome.removal = removal = self.decide(facts, wanted, self.now)
         outcome.notes = _notes(removal)
 
     def _act(self, outcome: Outcome, facts: Facts) -> None:
@@ -193,15 +186,15 @@ class _Work:
                 return taken
             with taken.lease:
                 # A file that was listed before the claim and is not committed by now never will be.
-                state, ledger = taken.state, self._ask(taken.state)
+                state, ledger = taken.state, self.ask(taken.state)
                 self._judge(outcome, replace(seen, state=state, loaded=loaded_at(state, ledger)), wanted)
                 removal = outcome.removal
-                if self._commits and not removal.empty:
+                if self.commits and not removal.empty:
                     named = draft(state, Clean, self.run, clean=removal.clean, position=removal.position)
                     state = log.append(state, named)
                 rows = ledger.rows if ledger is not None else None
                 Watermark(self.store, outcome.table, self.run).publish(state, rows)
-                remove(self.store, outcome, self._emit)
+                remove(self.store, outcome, self.emit)
             finish(self.store.places)
             return None
 

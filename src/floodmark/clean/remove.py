@@ -5,7 +5,7 @@ A deletion can be repeated: a file that is already gone is not an error.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from floodmark.clean.choose import Facts, Removal, StoredObject
@@ -74,7 +74,9 @@ def read(log: Log, numbers: Iterable[int]) -> tuple[list[tuple[WithFiles, str]],
     return [c for c in commits if data_commit(*c, -1)], [n for n, c, _ in found if c is None]
 
 
-def documents(log: Log, numbers: Iterable[int]) -> list[tuple[int, Commit, str] | tuple[int, None, str]]:
+def documents(
+    log: Log, numbers: Sequence[int]
+) -> tuple[tuple[int, Commit, str] | tuple[int, None, str], ...]:
     """The commits as they are stored, with their digests, or what is wrong with them."""
 
     def one(n: int) -> tuple[int, Commit, str] | tuple[int, None, str]:

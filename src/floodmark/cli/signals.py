@@ -52,11 +52,7 @@ class Signals:
     `left` tells what the command leaves behind when it is stopped now.
     """
 
-    def __init__(
-        self,
-        last_words: Callable[[Interrupted], object] = lambda error: None,
-        left: Callable[[], str] = lambda: "",
-    ) -> None:
+    def __init__(self, last_words: Callable[[Interrupted], object], left: Callable[[], str]) -> None:
         self.code: int | None = None
         self._last_words = last_words
         self._left = left

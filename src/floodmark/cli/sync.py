@@ -21,7 +21,6 @@ from floodmark.cli.options import (
 )
 from floodmark.cli.output import emit
 from floodmark.cli.output.sync import Shown, sync_lines
-from floodmark.cli.progress.silent import SilentProgress
 from floodmark.cli.resident import stay
 from floodmark.cli.signals import KEPT, import_aside
 from floodmark.model.errors import Interrupted
@@ -186,7 +185,11 @@ def _once(
     from floodmark.observe.run import Observer
     from floodmark.sync.run import sync as run_sync
 
-    dry_run = options.dry_run
+    def lines(tables: Sequence[TableReport], seconds: float, unfinished: Sequence[str] = ()) -> list[str]:
+        width, paint = emit.width(sys.stdout), emit.coloured(sys.stdout)
+        how = Shown(options.dry_run, verbose, width, paint, progress.notes, unfinished)
+        return sync_lines(settings.run, tables, seconds, how)
+
     # Alerts are sent while the result is printed.
     with Observer(config, metrics_file) as observer:
         with settings.progress().gathering() as progress:
@@ -195,39 +198,21 @@ def _once(
                 report = run_sync(config, tables, all_tables, options, emit_all, settings.run, spark)
             except Interrupted:
                 progress.stop()
-                _tell_unfinished(settings, progress, dry_run, verbose)
+                done = progress.in_order()
+                # With `--json`, the error alone is the document.
+                if not (settings.json or settings.quiet) and any(
+                    not one.error or one.commits for one in done
+                ):
+                    settings.say(lines(done, progress.seconds, progress.unfinished()))
                 raise
         settings.totals = report.log_fields
-        if settings.json or not settings.quiet or dry_run:
-            settings.result(
-                report.as_json(),
-                lambda: _lines(settings.run, report.tables, report.seconds, progress, dry_run, verbose),
-                free_text=True,
-            )
+        if settings.json or not settings.quiet or options.dry_run:
+            settings.result(report.as_json(), lambda: lines(report.tables, report.seconds), free_text=True)
         for error in emit.together([table.error for table in report.tables if table.error]):
             settings.complain(error)
     if report.ok:  # a failure stays one or two lines
         _warn_of_exposed_secrets(settings, config)
-    return int(report.exit_code)
-
-
-def _lines(
-    run: str, tables: Sequence[TableReport], seconds: float, progress: SilentProgress, dry_run: bool, verbose: bool,
-    unfinished: Sequence[str] = (),
-) -> list[str]:  # fmt: skip
-    how = Shown(
-        dry_run, verbose, emit.width(sys.stdout), emit.coloured(sys.stdout), progress.notes, unfinished
-    )
-    return sync_lines(run, tables, seconds, how)
-
-
-def _tell_unfinished(settings: Settings, progress: SilentProgress, dry_run: bool, verbose: bool) -> None:
-    """Prints what was finished before Ctrl-C, and what was not; with `--json`, the error alone is the document."""
-    tables = progress.in_order()
-    if settings.json or settings.quiet or not any(not table.error or table.commits for table in tables):
-        return
-    left = progress.unfinished()
-    settings.say(_lines(settings.run, tables, progress.seconds, progress, dry_run, verbose, left))
+    return report.exit_code
 
 
 def _warn_of_exposed_secrets(settings: Settings, config: Config) -> None:
