@@ -15,21 +15,19 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any
 
-from floodmark.commit.health import DIFFERS, FAILED, TableFacts, limit_of
+from floodmark.commit.health import DIFFERS, FAILED, TableFacts, limit_of, moment
 from floodmark.commit.pipeline import StorePipeline
-from floodmark.commit.status import TableStatus, read_status, update
+from floodmark.commit.status import TableStatus, parse, read_status, update
 from floodmark.config.load import AlertSpec, Config
 from floodmark.model.errors import FloodmarkError
-from floodmark.model.json import load
 from floodmark.model.run import SyncReport, TableReport
-from floodmark.model.times import parse_moment, stamp
+from floodmark.model.times import stamp
 from floodmark.observe.facts import StoreFacts
 from floodmark.observe.notices import (
     AlertEvent,
     Standing,
     TableSaid,
     after_saying,
-    forgotten,
     standing,
     to_say,
 )
@@ -37,7 +35,6 @@ from floodmark.observe.receivers import (
     NO_ANSWER,
     PATIENCE,
     Message,
-    Receiver,
     beat,
     deliver,
     message,
@@ -76,10 +73,7 @@ class AlertState:
 
 def read_state(store: Store) -> AlertState:
     """What was sent so far; empty if that was lost or damaged, so that it is sent once more."""
-    try:
-        return load(AlertState, store.get(STATE) or b"")
-    except ValueError:
-        return AlertState()
+    return parse(AlertState, store.get(STATE)) or AlertState()
 
 
 def good(codes: Sequence[int], behind: bool) -> bool | None:
@@ -93,13 +87,9 @@ def good(codes: Sequence[int], behind: bool) -> bool | None:
 
 def left_alone(trouble: Trouble | None, now: datetime) -> bool:
     """Whether a receiver is not tried again yet."""
-    if trouble is None:
+    if trouble is None or (at := moment(trouble.at)) is None:
         return False
-    try:
-        age = now - parse_moment(trouble.at)
-    except (ValueError, OverflowError):
-        return False
-    return timedelta(0) <= age < (SILENT_FOR if trouble.why == NO_ANSWER else REFUSED_FOR)
+    return timedelta(0) <= now - at < (SILENT_FOR if trouble.why == NO_ANSWER else REFUSED_FOR)
 
 
 def _of_this_run(status: TableStatus | None, table: TableReport, run: str) -> TableStatus | None:
@@ -122,6 +112,7 @@ class Alerts:
         self._pipeline = StorePipeline(self._store, config.warehouse.label)
         self._patience = patience
         self._receivers = receivers(self._spec)
+        self._labels = {HEARTBEAT: HEARTBEAT} | {r.name: r.label for r in self._receivers}
         self._thread: threading.Thread | None = None
         self._beaten: datetime | None = None
 
@@ -136,10 +127,7 @@ class Alerts:
         """Notifies, in the background, of what a run has changed; does nothing while the last notification is still being sent."""
         if self._config.alerts is None or (self._thread is not None and self._thread.is_alive()):
             return
-        self._thread = threading.Thread(
-            target=self.quietly, args=(partial(self._after, report, error),), name="alerts", daemon=True
-        )
-        self._thread.start()
+        self._begin(partial(self._after, report, error))
 
     def after_verify(self, names: Iterable[str]) -> None:
         """The same for a verify of these tables, which is not a run: no heartbeat."""
@@ -153,6 +141,9 @@ class Alerts:
                 [self._standing(TableFacts(n, status=read_status(self._store, n)), now) for n in tables], None
             )
 
+        self._begin(tell)
+
+    def _begin(self, tell: Callable[[], object]) -> None:
         self._thread = threading.Thread(target=self.quietly, args=(tell,), name="alerts", daemon=True)
         self._thread.start()
 
@@ -290,9 +281,8 @@ class Alerts:
         tables = dict(state.tables)
         for one in standings:
             said = {name: events for name, events in wanted[one.table].items() if name in heard}
-            kept = after_saying(tables.pop(one.table, None), one, said, now)
-            kept = forgotten(kept, one, self._spec.on) if kept is not None else None
-            if kept is not None and (kept.said or kept.schema):
+            kept = after_saying(tables.pop(one.table, None), one, said, self._spec.on, now)
+            if kept is not None:
                 tables[one.table] = kept
         troubled = {n: t for n, t in state.receivers.items() if n not in heard}
         troubled |= {n: Trouble(stamp(now), why) for n, why in results.items() if why is not None}
@@ -300,18 +290,15 @@ class Alerts:
 
     def _complain(self, results: Mapping[str, str | None], state: AlertState) -> None:
         """Logs once that a receiver can't be reached, until it can be again."""
-        labels = {r.name: r.label for r in self._receivers} | {HEARTBEAT: HEARTBEAT}
         for name, why in results.items():
             if why is not None:
                 level = logging.INFO if name in state.receivers else logging.WARNING
-                log.log(level, "alerts.%s could not be notified: %s", labels[name], why)
+                log.log(level, "alerts.%s could not be notified: %s", self._labels[name], why)
 
     def _results(self, results: Mapping[str, str | None]) -> list[dict[str, Any]]:
-        order: list[Receiver] = self._receivers
-        labels = {HEARTBEAT: HEARTBEAT} | {r.name: r.label for r in order}
         return [
             {"receiver": label, "ok": results[name] is None, "error": results[name]}
-            for name, label in labels.items()
+            for name, label in self._labels.items()
             if name in results
         ]
 

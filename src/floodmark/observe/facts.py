@@ -128,6 +128,7 @@ class StoreFacts:
         self._statuses = Kept(TABLES, partial(_status, scrub))
         self._leases = Kept(LEASES, lambda name, data: parse(LeaseNote, data, name))
         self._live = Kept(LIVE, lambda name, data: parse(Live, data, name))
+        self._current = [kept.look for kept in (self._marks, self._statuses, self._leases, self._live)]
         self._recoveries = Kept(RECORDS, lambda name, data: parse(Recovery, data))
         self._runs = KeptRuns(RUNS, lambda name, data: parse_run(data, scrub))
         self._months: dict[str, Kept[Month]] = {}
@@ -144,7 +145,7 @@ class StoreFacts:
     def tables(self) -> tuple[TableFacts, ...]:
         """Every table, by name."""
         with self._lock:
-            self._look(self._marks.look, self._statuses.look, self._leases.look, self._live.look)
+            self._look(*self._current)
             return self._known()
 
     def _known(self) -> tuple[TableFacts, ...]:
@@ -173,7 +174,7 @@ class StoreFacts:
             }
             self._look(
                 lambda store, pool: self._runs.look_back(store, pool, now),
-                *(kept.look for kept in (self._marks, self._statuses, self._leases, self._live)),
+                *self._current,
                 *(kept.look for kept in self._months.values()),
             )
             tables = self._known()
@@ -202,9 +203,9 @@ class StoreFacts:
     def look(self) -> AllFacts:
         """Every table, the recoveries on record, and the copies."""
         with self._lock:
-            self._look(self._recoveries.look)
+            self._look(self._recoveries.look, *self._current)
             recoveries = sorted(self._recoveries.values(), key=lambda one: one.at)
-            return AllFacts(self.tables(), tuple(recoveries), self._copies_bytes(), self.limit)
+            return AllFacts(self._known(), tuple(recoveries), self._copies_bytes(), self.limit)
 
     def _copies_bytes(self) -> int:
         now = time.monotonic()

@@ -5,15 +5,12 @@ Every value comes from the store, so a restart resets nothing; a table that was 
 
 from __future__ import annotations
 
-import contextlib
-import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TypeVar
-from uuid import uuid4
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
@@ -22,8 +19,8 @@ from prometheus_client.registry import Collector, CollectorRegistry
 from floodmark import __version__
 from floodmark.commit.health import Mark, TableFacts, judge, moment
 from floodmark.commit.status import TableStatus, VerifyResult
-from floodmark.model.errors import ConfigError
 from floodmark.observe.facts import AllFacts
+from floodmark.services.temp import whole_file
 
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
 
@@ -43,20 +40,9 @@ def exposition(facts: AllFacts) -> bytes:
 
 def write_file(path: Path, text: bytes) -> None:
     """Writes the file whole or not at all, readable by everyone: node_exporter runs as another user."""
-    part = path.with_name(f".{path.name}.{uuid4().hex[:8]}")  # not *.prom: the collector must not see it
-    try:
-        try:
-            part.write_bytes(text)
-            part.chmod(0o644)
-            os.replace(part, path)
-        except OSError as error:
-            raise ConfigError(
-                f"can't write {path}: {error.strerror}",
-                hint="check --metrics-file and the folder's permissions",
-            ) from None
-    finally:
-        with contextlib.suppress(OSError):
-            part.unlink(missing_ok=True)
+    with whole_file(path, replaces=True) as part:
+        part.write_bytes(text)
+        part.chmod(0o644)
 
 
 @dataclass(frozen=True, eq=False)

@@ -56,22 +56,20 @@ class AlertEvent:
     """One event to report about a table."""
 
     kind: EventKind
-    table: str
-    detail: str
+    stands: Standing
     since: str
     again: bool = False  # a reminder, a day or more after the last message
-    exit_code: int | None = None
-    behind_seconds: float | None = None
 
     def as_json(self) -> dict[str, object]:
+        stands = self.stands
         return {
             "event": self.kind,
-            "table": self.table,
+            "table": stands.table,
             "since": self.since,
             "again": self.again,
-            "exit_code": self.exit_code,
-            "behind_seconds": None if self.behind_seconds is None else round(self.behind_seconds, 1),
-            "detail": self.detail,
+            "exit_code": stands.exit_code,
+            "behind_seconds": None if stands.behind_seconds is None else round(stands.behind_seconds, 1),
+            "detail": stands.detail,
         }
 
 
@@ -110,22 +108,26 @@ def to_say(
         events: list[AlertEvent] = []
         if now_stands.word == "ok":
             if last is not None and last.word != "ok" and "recovered" in on:
-                events.append(_event("recovered", now_stands, last.at))
+                events.append(AlertEvent("recovered", now_stands, last.at))
         elif last is None or last.word != now_stands.word:
-            events.append(_event(now_stands.word, now_stands, since))
+            events.append(AlertEvent(now_stands.word, now_stands, since))
         elif _age(last.at, now) >= AGAIN:
-            events.append(replace(_event(now_stands.word, now_stands, since), again=True))
+            events.append(AlertEvent(now_stands.word, now_stands, since, again=True))
         if "schema" in on and _new_schema(before, now_stands, receiver, now):
             assert now_stands.schema_at is not None
             changed = replace(now_stands, detail="; ".join(now_stands.schema))
-            events.append(_event("schema", changed, now_stands.schema_at))
+            events.append(AlertEvent("schema", changed, now_stands.schema_at))
         if events:
             found[receiver] = tuple(events)
     return found
 
 
 def after_saying(
-    before: TableSaid | None, now_stands: Standing, heard: Mapping[str, tuple[AlertEvent, ...]], now: datetime
+    before: TableSaid | None,
+    now_stands: Standing,
+    heard: Mapping[str, tuple[AlertEvent, ...]],
+    on: Collection[str],
+    now: datetime,
 ) -> TableSaid | None:
     """The record of a table after these receivers got these events; None: there is nothing left to record."""
     said = dict(before.said) if before else {}
@@ -138,26 +140,15 @@ def after_saying(
                 said.pop(receiver, None)
             else:
                 said[receiver] = Said(event.kind, stamp(now))
-    if not said and not schema and now_stands.word == "ok":
-        return None
-    return TableSaid(since_when(before, now_stands, now), said, schema)
-
-
-def forgotten(said: TableSaid, now_stands: Standing, on: Collection[str]) -> TableSaid:
-    """Drops the record of a table that has recovered, if no receiver wants to be notified of recoveries."""
-    return replace(said, said={}) if now_stands.word == "ok" and "recovered" not in on else said
+    if now_stands.word == "ok" and "recovered" not in on:
+        said = {}  # no receiver wants to be notified of recoveries
+    return TableSaid(since_when(before, now_stands, now), said, schema) if said or schema else None
 
 
 def since_when(before: TableSaid | None, now_stands: Standing, now: datetime) -> str:
     """When the present state began, as far as it was seen."""
     words = {s.word for s in before.said.values()} if before else set()
     return before.since if before and now_stands.word in words else stamp(now)
-
-
-def _event(kind: EventKind, stands: Standing, since: str) -> AlertEvent:
-    return AlertEvent(
-        kind, stands.table, stands.detail, since, exit_code=stands.exit_code, behind_seconds=stands.behind_seconds
-    )  # fmt: skip
 
 
 def _new_schema(before: TableSaid | None, stands: Standing, receiver: str, now: datetime) -> bool:

@@ -78,22 +78,23 @@ _WORDS = {
 
 
 def _line(event: AlertEvent) -> str:
+    stands = event.stands
     still = "still " if event.again else ""
     since = f" (since {event.since[:16].replace('T', ' ')} UTC)" if event.again else ""
-    detail = f": {event.detail}" if event.detail else ""
+    detail = f": {stands.detail}" if stands.detail else ""
     match event.kind:
         case "failed":
             failing = "is still failing" if event.again else "has failed"
-            return f"{event.table} {failing}{since}{detail}"
+            return f"{stands.table} {failing}{since}{detail}"
         case "behind":
-            far = duration(event.behind_seconds or 0.0)
-            return f"{event.table} is {still}{far} behind its source{since}{detail}"
+            far = duration(stands.behind_seconds or 0.0)
+            return f"{stands.table} is {still}{far} behind its source{since}{detail}"
         case "differs":
-            return f"{event.table} {still}differs from its source{since}{detail}"
+            return f"{stands.table} {still}differs from its source{since}{detail}"
         case "schema":
-            return f"{event.table}: the source's columns have changed{detail}"
+            return f"{stands.table}: the source's columns have changed{detail}"
         case "recovered":
-            return f"{event.table} has recovered"
+            return f"{stands.table} has recovered"
 
 
 @dataclass(frozen=True)
@@ -160,8 +161,6 @@ def post(url: str, body: Mapping[str, object] | str) -> str | None:
         return f"it answered {error.code}"
     except urllib.error.URLError as error:
         return _why(error.reason)
-    except (OSError, ValueError) as error:
-        return _why(error)
     except Exception as error:  # http.client has its own errors for what is not HTTP
         return _why(error)
 

@@ -49,32 +49,23 @@ def _row(row: Row) -> Document:
     }
 
 
+def _only(value: object, *names: str) -> Document:
+    return {name: getattr(value, name) for name in names}
+
+
 def verified(one: VerifyResult) -> Document:
     """The last verify of a table."""
-    return {
-        "at": one.at,
-        "differences": one.differences,
-        "rows_source": one.rows_source,
-        "rows_warehouse": one.rows_warehouse,
-        "findings": verify_findings(one),
-    }
+    shown = _only(one, "at", "differences", "rows_source", "rows_warehouse")
+    return {**shown, "findings": verify_findings(one)}
 
 
 def part(one: TableOutcome) -> Document:
     """One table's part of a run."""
+    rows = ("rows_extracted", "rows_reread", "rows_loaded", "rows_deleted")
     return {
-        "run": one.run,
-        "table": one.table,
-        "ok": one.ok,
-        "exit_code": one.exit_code,
+        **_only(one, "run", "table", "ok", "exit_code"),
         "began": one.at,
-        "seconds": one.seconds,
-        "rows_extracted": one.rows_extracted,
-        "rows_reread": one.rows_reread,
-        "rows_loaded": one.rows_loaded,
-        "rows_deleted": one.rows_deleted,
-        "bytes_written": one.bytes_written,
-        "files_written": one.files_written,
+        **_only(one, "seconds", *rows, "bytes_written", "files_written"),
         "error": one.error.message if one.error else None,
     }
 
@@ -93,9 +84,7 @@ def runs(snapshot: Snapshot) -> Document:
 
 def _run(run: RunOutcome) -> Document:
     return {
-        "run": run.run,
-        "ok": run.ok,
-        "exit_code": run.exit_code,
+        **_only(run, "run", "ok", "exit_code"),
         "began": run.at,
         "seconds": run.seconds,
         "tables": len(run.tables),
@@ -137,9 +126,7 @@ def ledger(snapshot: Snapshot) -> Document:
         "asked": not seen.off,
         "at": seen.at,
         "problem": seen.problem,
-        "commits": sum(one.commits for one in sums),
-        "rows": sum(one.rows for one in sums),
-        "files": sum(one.files for one in sums),
+        **{what: sum(getattr(one, what) for one in sums) for what in ("commits", "rows", "files")},
         "tables": [
             {"table": row.name, "commits": row.loads.commits, "commits_published": row.loads.published}
             for row in snapshot.rows

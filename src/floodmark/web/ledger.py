@@ -15,9 +15,9 @@ from typing import Literal
 
 from floodmark.commit.health import Mark
 from floodmark.commit.lease import LeaseNote, lives
+from floodmark.commit.status import parse
 from floodmark.config.load import WarehouseSpec
 from floodmark.model.errors import FloodmarkError
-from floodmark.model.json import load
 from floodmark.model.ledger import LoadSum
 from floodmark.model.times import stamp
 from floodmark.services.store.store import Store
@@ -164,11 +164,5 @@ class LedgerWatch:
                 self._asked_of = published
 
     def _nobody_holds_a_table(self) -> bool:
-        for one in self._store.list("leases/"):
-            try:
-                note = load(LeaseNote, self._store.get(one.path) or b"")
-            except ValueError:
-                continue
-            if lives(note):
-                return False
-        return True
+        notes = (parse(LeaseNote, self._store.get(one.path)) for one in self._store.list("leases/"))
+        return not any(note is not None and lives(note) for note in notes)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from hashlib import sha256
@@ -295,13 +295,8 @@ def table_charts(parts: Sequence[TableOutcome], days: Sequence[Day], target: flo
     runs = [part for part in reversed(parts) if part.at]
     busy = [part for part in runs if not part.idle]
 
-    def bar(title: str, value: Any, said: Any) -> Chart:
-        points = [
-            charts.Point(_clock(p.at), float(value(p)), f"{_clock(p.at)}: {said(value(p))}", _outcome(p))
-            for p in busy
-        ]
-        most = max((value(p) for p in busy), default=0)
-        return Chart(title, charts.bars(points, f"at most {said(most)}"))
+    def per_run(title: str, value: Callable[[TableOutcome], float], said: Callable[[Any], str]) -> Chart:
+        return _bars(title, [(_clock(part.at), value(part), _outcome(part)) for part in busy], said)
 
     in_ids = all(part.lag.seconds is None for part in runs)
     say = (lambda v: f"{v:,.0f} ids") if in_ids else words.duration
@@ -316,23 +311,23 @@ def table_charts(parts: Sequence[TableOutcome], days: Sequence[Day], target: flo
             "Lag when runs began",
             charts.line(lags, top, None if in_ids else target, f"target {words.coarse(target)}"),
         ),
-        bar("Rows per run", lambda p: p.rows_extracted, words.count),
-        bar("Bytes per run", lambda p: p.bytes_written, words.size),
-        bar("Seconds per run", lambda p: p.seconds, words.duration),
+        per_run("Rows per run", lambda p: p.rows_extracted, words.count),
+        per_run("Bytes per run", lambda p: p.bytes_written, words.size),
+        per_run("Seconds per run", lambda p: p.seconds, words.duration),
     ]
     if len(days) > 2:
-        points = [
-            charts.Point(
-                d.day,
-                float(d.rows_extracted),
-                f"{d.day}: {words.count(d.rows_extracted)}",
-                "failed" if d.failures else "ok",
-            )
-            for d in days
-        ]
-        most = max(d.rows_extracted for d in days)
-        found.append(Chart("Rows per day", charts.bars(points, f"at most {words.count(most)}")))
+        rows: list[Bar] = [(d.day, d.rows_extracted, "failed" if d.failures else "ok") for d in days]
+        found.append(_bars("Rows per day", rows, words.count))
     return found
+
+
+Bar = tuple[str, float, charts.Outcome]  # when, how much, and how it ended
+
+
+def _bars(title: str, values: Sequence[Bar], said: Callable[[Any], str]) -> Chart:
+    points = [charts.Point(at, float(value), f"{at}: {said(value)}", how) for at, value, how in values]
+    most = max((value for _, value, _ in values), default=0)
+    return Chart(title, charts.bars(points, f"at most {said(most)}"))
 
 
 def _outcome(part: TableOutcome) -> charts.Outcome:

@@ -155,7 +155,7 @@ def test_the_file_for_node_exporter_appears_whole_and_can_be_read_by_others(tmp_
         write_file(file, text)
         assert file.read_bytes() == text
     assert stat.S_IMODE(file.stat().st_mode) == 0o644 and list(tmp_path.iterdir()) == [file]
-    with pytest.raises(ConfigError, match="can't write"):
+    with pytest.raises(ConfigError, match="can't be written"):
         write_file(tmp_path / "missing" / "f.prom", b"")
 
 

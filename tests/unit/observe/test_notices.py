@@ -96,7 +96,7 @@ def test_there_is_one_message_per_change_then_one_a_day_then_a_recovery() -> Non
         moment += timedelta(hours=hours)
         events = to_say(said, now_stands, ["hook"], ALERTS, moment)
         heard += [(e.kind, e.again) for e in events.get("hook", ())]
-        said = after_saying(said, now_stands, events, moment)
+        said = after_saying(said, now_stands, events, ALERTS, moment)
     assert heard == [("failed", False), ("failed", True), ("behind", False), ("recovered", False)]
     assert said is None
 
@@ -104,7 +104,7 @@ def test_there_is_one_message_per_change_then_one_a_day_then_a_recovery() -> Non
 def test_an_unreachable_receiver_gets_it_later_and_the_others_not_again() -> None:
     bad = Standing("s.t", "failed")
     first = to_say(None, bad, ["hook", "mail"], ALERTS, NOW)
-    said = after_saying(None, bad, {"hook": first["hook"]}, NOW)
+    said = after_saying(None, bad, {"hook": first["hook"]}, ALERTS, NOW)
     assert set(to_say(said, bad, ["hook", "mail"], ALERTS, NOW)) == {"mail"}
 
 
@@ -112,8 +112,8 @@ def test_a_column_change_is_reported_once_and_not_when_it_is_old() -> None:
     change = (ColumnChange("added", "note", after="text"),)
     now_stands = stands(check(schema_at=ago(60), schema_changes=change))
     events = to_say(None, now_stands, ["hook"], ALERTS, NOW)
-    assert [(e.kind, e.detail) for e in events["hook"]] == [("schema", "note was added (text)")]
-    said = after_saying(None, now_stands, events, NOW)
+    assert [(e.kind, e.stands.detail) for e in events["hook"]] == [("schema", "note was added (text)")]
+    said = after_saying(None, now_stands, events, ALERTS, NOW)
     assert said is not None and to_say(said, now_stands, ["hook"], ALERTS, NOW) == {}
     past = stands(check(schema_at=ago(90_000), schema_changes=change))
     assert to_say(None, past, ["hook"], ALERTS, NOW) == {}
