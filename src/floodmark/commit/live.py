@@ -10,7 +10,6 @@ from __future__ import annotations
 import threading
 import time
 from dataclasses import replace
-from typing import Any
 
 from floodmark.commit.document import log
 from floodmark.commit.lease import this_process
@@ -28,30 +27,27 @@ GRACE = 1.0
 
 def live_after(live: Live, event: events.Event, at: str) -> Live:
     """A table's progress after one more event. Pure."""
+    stages = {one.stage: one for one in live.stages}
     match event:
         case events.StageBegan(_, stage, rows):
-            stages = {one.stage: one for one in live.stages} | {stage: LiveStage(stage, at, expected=rows)}
-            return live.showing(stages.values(), at)
+            stages[stage] = LiveStage(stage, at, expected=rows)
         case events.Advanced(_, stage, rows, files, size):
-            known = next((one for one in live.stages if one.stage == stage), None)
-            if known is None:
-                return live_after(live_after(live, events.StageBegan(live.table_name, stage), at), event, at)
-            more = {"rows": known.rows + rows, "files": known.files + files, "bytes": known.bytes + size}
-            return _changed(live, stage, at, **more)
-        case events.Underway(_, stage, rows):
-            return _changed(live, stage, at, underway=rows)
-        case events.StageEnded(_, stage):
-            return _changed(live, stage, at, underway=0, ended=True)
+            known = stages.get(stage) or LiveStage(stage, at)
+            stages[stage] = replace(
+                known, rows=known.rows + rows, files=known.files + files, bytes=known.bytes + size
+            )
+        case events.Underway(_, stage, rows) if stage in stages:
+            stages[stage] = replace(stages[stage], underway=rows)
+        case events.StageEnded(_, stage) if stage in stages:
+            stages[stage] = replace(stages[stage], underway=0, ended=True)
         case events.Waiting(_, on):
             whom = (on.who or None) if on else None
             return replace(live, waits_for=on.kind if on else None, waits_for_whom=whom)
         case events.LagMeasured(_, lag):
             return replace(live, lag_seconds=lag.seconds, lag_ids=lag.ids, lag_at=at, updated_at=at)
-    return live
-
-
-def _changed(live: Live, stage: str, at: str, **more: Any) -> Live:
-    return live.showing((replace(one, **more) if one.stage == stage else one for one in live.stages), at)
+        case _:
+            return live
+    return live.showing(stages.values(), at)
 
 
 class LiveDocuments:

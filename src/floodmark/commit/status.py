@@ -245,11 +245,6 @@ def month_path(table_name: str, month: str) -> str:
     return f"{DAYS}{month}/{encode(table_name)}.json"
 
 
-def month_of(day: str) -> str:
-    """A day's month as used in the path: `202611` for `2026-11-17`."""
-    return day[:7].replace("-", "")
-
-
 def add_days(store: Store, table_name: str, days: Iterable[Day], old: float = 0.0) -> None:
     """Adds days to their months; a day that can't be written is lost, and stops nothing.
 
@@ -257,7 +252,7 @@ def add_days(store: Store, table_name: str, days: Iterable[Day], old: float = 0.
     """
     months: dict[str, list[Day]] = {}
     for day in days:
-        months.setdefault(month_of(day.day), []).append(day)
+        months.setdefault(day.day[:7].replace("-", ""), []).append(day)
     for month, more in months.items():
 
         def added(before: Month | None, more: list[Day] = more) -> Month:

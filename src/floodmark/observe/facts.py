@@ -21,7 +21,7 @@ from floodmark.commit.lease import LeaseNote, lives
 from floodmark.commit.outcomes import RunOutcome, Scrub, parse_run
 from floodmark.commit.publish import glance
 from floodmark.commit.recovery.recover import RECORDS, Recovery
-from floodmark.commit.status import DAYS, LIVE, TABLES, Day, Live, Month, TableStatus, merged, parse
+from floodmark.commit.status import DAYS, LIVE, TABLES, Day, Killed, Live, Month, TableStatus, merged, parse
 from floodmark.model.secrets import masked
 from floodmark.model.times import compact
 from floodmark.services.store.store import Store
@@ -178,9 +178,7 @@ class StoreFacts:
                 *(kept.look for kept in self._months.values()),
             )
             tables = self._known()
-            return tables, Past(
-                tuple(reversed(self._runs.values())), self._days(tables), tuple(self._dead_leases())
-            )
+            return tables, Past(tuple(reversed(self._runs.values())), self._days(tables), tuple(self._dead()))
 
     def _days(self, tables: Iterable[TableFacts]) -> dict[str, tuple[Day, ...]]:
         days: dict[str, tuple[Day, ...]] = {}
@@ -192,13 +190,14 @@ class StoreFacts:
                 days[table.table] = merged((*days.get(table.table, ()), table.status.today))
         return days
 
-    def _dead_leases(self) -> Iterable[tuple[LeaseNote, Live | None]]:
-        """Leases of runs that were killed, and how far those had got."""
+    def _dead(self) -> Iterable[tuple[str, Killed]]:
+        """Runs that were killed, by their leases, and how far they had got."""
         live = self._live.items()
         for name, note in self._leases.items().items():
             if note is not None and not note.released and not lives(note):
                 last = live.get(name)
-                yield note, last if last is not None and last.run == note.run else None
+                stage, rows = (last.stage, last.rows) if last and last.run == note.run else (None, 0)
+                yield name, Killed(note.run, None, note.expires_at, note.owner.host, stage=stage, rows=rows)
 
     def look(self) -> AllFacts:
         """Every table, the recoveries on record, and the copies."""
@@ -235,4 +234,4 @@ class Past:
 
     runs: tuple[RunOutcome, ...] = ()  # newest first
     days: dict[str, tuple[Day, ...]] = field(default_factory=dict)
-    killed: tuple[tuple[LeaseNote, Live | None], ...] = ()  # runs that nobody has taken over from yet
+    killed: tuple[tuple[str, Killed], ...] = ()  # runs that nobody has taken over from yet, by table

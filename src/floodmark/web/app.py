@@ -58,7 +58,7 @@ STATIC = {
 }
 HTML = "text/html; charset=utf-8"
 JSON = "application/json"
-Make = Callable[[Snapshot, Request, datetime], tuple[str, str]]
+Make = Callable[[Snapshot, Request, datetime], str]
 
 
 @dataclass(frozen=True)
@@ -108,12 +108,14 @@ class Dashboard:
     def app(self, names: Collection[str], token: Token | None = None) -> Starlette:
         """The application, for requests with these host names and this token."""
         pages: dict[str, Make] = {
-            "/": self._overview,
+            "/": lambda s, r, now: self.pages.overview(s, View.of(r.query_params), now),
             "/tables/{name:path}": self._table,
             "/runs": self._runs,
-            "/runs/{run}": self._run,
-            "/now": self._now,
-            "/house": self._house,
+            "/runs/{run}": lambda s, r, now: self.pages.run(s, self._wanted_run(s, r), now),
+            "/now": lambda s, r, now: self.pages.now(s, now),
+            "/house": lambda s, r, now: self.pages.house(
+                s, self._places(), self._counts.now(), self._doctor(), now
+            ),
             "/api/overview": self._api(lambda s, r, now: documents.overview(s, now)),
             "/api/tables": self._api(lambda s, r, now: documents.tables(s)),
             "/api/history/{name:path}": self._api(self._history_document),
@@ -121,7 +123,9 @@ class Dashboard:
             "/api/runs": self._api(lambda s, r, now: documents.runs(s)),
             "/api/runs/{run}": self._api(self._run_document),
             "/api/now": self._api(lambda s, r, now: documents.working(s, now)),
-            "/api/house": self._api(self._house_document),
+            "/api/house": self._api(
+                lambda s, r, now: documents.house(s, self._places(), self._counts.now(), self._doctor())
+            ),
         }
         routes = [Route(path, self._answering(make)) for path, make in pages.items()]
         routes += [
@@ -156,13 +160,10 @@ class Dashboard:
 
     # ------------------------------------------------------------ pages
 
-    def _overview(self, snapshot: Snapshot, request: Request, now: datetime) -> tuple[str, str]:
-        return HTML, self.pages.overview(snapshot, View.of(request.query_params), now)
-
-    def _table(self, snapshot: Snapshot, request: Request, now: datetime) -> tuple[str, str]:
+    def _table(self, snapshot: Snapshot, request: Request, now: datetime) -> str:
         row = self._row(snapshot, request)
         detail, trouble = self.detail(row.name)
-        return HTML, self.pages.table(snapshot, row, detail, trouble, now)
+        return self.pages.table(snapshot, row, detail, trouble, now)
 
     def detail(self, name: str) -> tuple[Detail | None, str | None]:
         """A table in detail, or why it can't be read now."""
@@ -171,20 +172,11 @@ class Dashboard:
         except FloodmarkError as error:
             return None, self._looks.scrub(error.message)
 
-    def _runs(self, snapshot: Snapshot, request: Request, now: datetime) -> tuple[str, str]:
+    def _runs(self, snapshot: Snapshot, request: Request, now: datetime) -> str:
         page = request.query_params.get("page", "")
-        return HTML, self.pages.runs(
+        return self.pages.runs(
             snapshot, int(page) if page.isascii() and page.isdigit() and len(page) < 6 else 1, now
         )
-
-    def _run(self, snapshot: Snapshot, request: Request, now: datetime) -> tuple[str, str]:
-        return HTML, self.pages.run(snapshot, self._wanted_run(snapshot, request), now)
-
-    def _now(self, snapshot: Snapshot, request: Request, now: datetime) -> tuple[str, str]:
-        return HTML, self.pages.now(snapshot, now)
-
-    def _house(self, snapshot: Snapshot, request: Request, now: datetime) -> tuple[str, str]:
-        return HTML, self.pages.house(snapshot, self._places(), self._counts.now(), self._doctor(), now)
 
     def _doctor(self) -> DoctorResult | None:
         """The last result of `doctor`, as far as the store has it."""
@@ -222,9 +214,9 @@ class Dashboard:
     # ------------------------------------------------------------ JSON
 
     def _api(self, make: Callable[[Snapshot, Request, datetime], dict[str, Any]]) -> Make:
-        def answer(snapshot: Snapshot, request: Request, now: datetime) -> tuple[str, str]:
+        def answer(snapshot: Snapshot, request: Request, now: datetime) -> str:
             document = make(snapshot, request, now)
-            return JSON, shown_json(json.dumps(document, indent=2, ensure_ascii=False, default=str)) + "\n"
+            return shown_json(json.dumps(document, indent=2, ensure_ascii=False, default=str)) + "\n"
 
         return answer
 
@@ -255,9 +247,6 @@ class Dashboard:
         except FloodmarkError as error:
             raise HTTPException(503, self._looks.scrub(error.message)) from None
         return masked(found, self._looks.scrub)
-
-    def _house_document(self, snapshot: Snapshot, request: Request, now: datetime) -> dict[str, Any]:
-        return documents.house(snapshot, self._places(), self._counts.now(), self._doctor())
 
     # ------------------------------------------------------------ the rest
 
@@ -312,7 +301,8 @@ def _rendered(
     with page.turn:
         made = page.of(version)
         if made is None:
-            kind, text = make(snapshot, request, now)
+            kind = JSON if request.scope["path"].startswith("/api/") else HTML
+            text = make(snapshot, request, now)
             page.made = made = _tagged(version, kind, 200 if snapshot.read else 503, text)
     return made
 

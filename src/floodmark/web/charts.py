@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from html import escape
+from itertools import groupby
 from typing import Literal
 
 from markupsafe import Markup
@@ -24,6 +25,16 @@ def _n(value: float) -> str:
     return f"{value:.1f}".rstrip("0").rstrip(".")
 
 
+def _stretches(places: Sequence[tuple[float, float] | None]) -> list[list[tuple[str, str]]]:
+    """The places that are known, without the gaps between them."""
+    runs = groupby(places, key=lambda place: place is not None)
+    return [[(_n(at[0]), _n(at[1])) for at in run if at] for known, run in runs if known]
+
+
+def _path(stretches: Sequence[Sequence[tuple[str, str]]]) -> str:
+    return "".join("M" + "L".join(f"{x} {y}" for x, y in one) for one in stretches)
+
+
 def sparkline(values: Sequence[float | None], width: int = 96, height: int = 22) -> Markup:
     """A small line; gaps where a value is unknown. Flat at the bottom if all are zero."""
     known = [value for value in values if value is not None]
@@ -35,17 +46,11 @@ def sparkline(values: Sequence[float | None], width: int = 96, height: int = 22)
         None if value is None else (2 + i * step, height - 3 - (height - 6) * value / most)
         for i, value in enumerate(values)
     ]
-    path, pen_up = "", True
-    for place in places:
-        if place is None:
-            pen_up = True
-            continue
-        path += f"{'M' if pen_up else 'L'}{_n(place[0])} {_n(place[1])}"
-        pen_up = False
-    last = next(place for place in reversed(places) if place is not None)
+    stretches = _stretches(places)
+    x, y = stretches[-1][-1]
     return Markup(
         f'<svg class="spark" width="{width}" height="{height}" viewBox="0 0 {width} {height}" aria-hidden="true">'
-        f'<path d="{path}"/><circle cx="{_n(last[0])}" cy="{_n(last[1])}" r="2"/></svg>'
+        f'<path d="{_path(stretches)}"/><circle cx="{x}" cy="{y}" r="2"/></svg>'
     )
 
 
@@ -108,22 +113,18 @@ def line(points: Sequence[Point], top: str, target: float | None = None, said: s
         return Markup("")
     most = max(known) or 1.0
     base, step = HEIGHT - BOTTOM, (WIDTH - 2 * LEFT) / max(1, len(points) - 1)
-    path, area, pen_up, marks, start, x = "", "", True, "", 0.0, 0.0
-    for i, point in enumerate(points):
-        if point.value is None:
-            pen_up = True
-            continue
-        before, x, y = x, LEFT + i * step, base - (base - TOP) * point.value / most
-        if pen_up:
-            area += f"L{_n(before)} {base}Z" if area else ""
-            area += f"M{_n(x)} {base}"
-            start = x
-        area += f"L{_n(x)} {_n(y)}"
-        path += f"{'M' if pen_up else 'L'}{_n(x)} {_n(y)}"
-        pen_up = False
-        marks += f'<circle cx="{_n(x)}" cy="{_n(y)}" r="{3 if i == len(points) - 1 else 1.8}"><title>{escape(point.said)}</title></circle>'
-    area += f"L{_n(x)} {base}L{_n(start)} {base}Z"
-    body = f'<path class="area" d="{area}"/><path class="line" d="{path}"/>{marks}'
+    places = [
+        None if point.value is None else (LEFT + i * step, base - (base - TOP) * point.value / most)
+        for i, point in enumerate(points)
+    ]
+    stretches, marks = _stretches(places), ""
+    below = [f"M{one[0][0]} {base}L{_path([one])[1:]}L{one[-1][0]} {base}" for one in stretches]
+    area = f"{'Z'.join(below)}L{stretches[-1][0][0]} {base}Z"
+    for place, point in zip(places, points, strict=True):
+        if place is not None:
+            wide = 3 if point is points[-1] else 1.8
+            marks += f'<circle cx="{_n(place[0])}" cy="{_n(place[1])}" r="{wide}"><title>{escape(point.said)}</title></circle>'
+    body = f'<path class="area" d="{area}"/><path class="line" d="{_path(stretches)}"/>{marks}'
     if target is not None and target <= most:
         y = base - (base - TOP) * target / most
         body += f'<line class="target" x1="{LEFT}" y1="{_n(y)}" x2="{WIDTH - LEFT}" y2="{_n(y)}"/>'
@@ -211,27 +212,8 @@ def _bar(span: ChartSpan, x: float, y: float, width: float) -> str:
     )
 
 
-_STEPS = (
-    1,
-    2,
-    5,
-    10,
-    20,
-    30,
-    60,
-    120,
-    300,
-    600,
-    1200,
-    1800,
-    3600,
-    2 * 3600,
-    3 * 3600,
-    6 * 3600,
-    12 * 3600,
-    86400,
-    7 * 86400,
-)
+_ROUND = ((1, (1, 2, 5, 10, 20, 30)), (60, (1, 2, 5, 10, 20, 30)), (3600, (1, 2, 3, 6, 12)), (86400, (1, 7)))
+_STEPS = [unit * number for unit, numbers in _ROUND for number in numbers]
 
 
 def _ticks(first: datetime, seconds: float) -> list[tuple[float, str]]:

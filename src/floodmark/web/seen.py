@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -18,7 +18,7 @@ from floodmark.commit.health import (
 )
 from floodmark.commit.lease import LEASE_SECONDS
 from floodmark.commit.outcomes import ErrorText, RunOutcome, TableOutcome, run_at
-from floodmark.commit.status import Day, TableStatus, VerifyResult
+from floodmark.commit.status import Day, Killed, TableStatus, VerifyResult
 from floodmark.observe.facts import Past
 from floodmark.web.ledger import NOT_ASKED, LedgerSeen, Loads, loads_of, waiting
 
@@ -189,19 +189,12 @@ def _last_success(mark: Mark, status: TableStatus, parts: list[TableOutcome]) ->
 
 def killed_runs(tables: Iterable[TableFacts], history: Past, since: str) -> list[RunOutcome]:
     """The runs since then that were killed: of which another run, or only the lease, tells."""
-    killed = [
-        _killed(table.table, one.run, one.until, one.rows, one.stage, one.host)
-        for table in tables
-        for one in (table.status.killed if table.status else ())
-    ]
-    for note, live in history.killed:
-        rows, stage = (live.rows, live.stage) if live else (0, None)
-        killed.append(_killed(note.table_name, note.run, note.expires_at, rows, stage, note.owner.host))
-    known: Collection[str] = {run.run for run in history.runs}
+    taken_over = [(t.table, one) for t in tables if t.status for one in t.status.killed]
+    known = {run.run for run in history.runs}
     found: dict[str, dict[str, TableOutcome]] = {}
-    for part in killed:
-        if part.run not in known and part.run >= since:
-            found.setdefault(part.run, {}).setdefault(part.table, part)
+    for table, one in (*taken_over, *history.killed):
+        if one.run not in known and one.run >= since:
+            found.setdefault(one.run, {}).setdefault(table, _killed(table, one))
     return [
         RunOutcome(
             run, seconds=max(one.seconds for one in by_table.values()), tables=tuple(by_table.values())
@@ -210,15 +203,14 @@ def killed_runs(tables: Iterable[TableFacts], history: Past, since: str) -> list
     ]
 
 
-def _killed(
-    table: str, run: str, until: str | None, rows: int, stage: str | None, host: str | None
-) -> TableOutcome:
+def _killed(table: str, one: Killed) -> TableOutcome:
     """A table's part of a run that was killed, at the latest when its lease expired."""
-    begun, ended = moment(run_at(run)), moment(until)
+    at = run_at(one.run)
+    begun, ended = moment(at), moment(one.until)
     seconds = (ended - begun).total_seconds() - LEASE_SECONDS if begun and ended else 0.0
-    where = "".join((f", in {stage}" if stage else "", f", on {host}" if host else ""))
+    where = "".join((f", in {one.stage}" if one.stage else "", f", on {one.host}" if one.host else ""))
     error = ErrorText(f"the run was killed{where}")
-    return TableOutcome(table, run, run_at(run), None, max(0.0, seconds), error=error, rows_extracted=rows)
+    return TableOutcome(table, one.run, at, None, max(0.0, seconds), error=error, rows_extracted=one.rows)
 
 
 def parts_of(runs: Iterable[RunOutcome]) -> dict[str, list[TableOutcome]]:
