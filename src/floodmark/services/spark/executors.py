@@ -35,7 +35,7 @@ class Executors:
         since: float | None,
         note: Callable[[str], None],
         table: str | None = None,
-        patience: float = DESERTED,
+        patience: float | None = None,
     ) -> float | None:
         """Since when the cluster has had no executor for this run; None if it has one, or if unknown.
 
@@ -47,7 +47,7 @@ class Executors:
                 note(f"Spark lost {len(lost)} of {len(self._ids)} executors; their slices run again")
             self._ids, self._had_some = found, self._had_some or bool(found)
             since = None if found else since or time.monotonic()
-        seconds = FORSAKEN if self._had_some else patience
+        seconds = FORSAKEN if self._had_some else patience or DESERTED
         if since is None or time.monotonic() - since <= seconds:
             return since
         self.gone = True  # a resident sync then starts a new context
