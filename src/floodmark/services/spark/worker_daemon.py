@@ -71,14 +71,10 @@ def main(arguments: list[str]) -> None:
         return
     where = os.environ.pop(WHERE, None)
     if where is None or arguments[:1] not in ([], [_WORKER]) or not _handed_over(where):
-        _be_daemon()
+        _prepare()
+        from pyspark.daemon import manager
 
-
-def _be_daemon() -> None:
-    _prepare()
-    from pyspark.daemon import manager
-
-    manager()
+        manager()
 
 
 def _prepare() -> None:

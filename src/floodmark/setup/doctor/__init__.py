@@ -22,7 +22,6 @@ from floodmark.setup.doctor import configuration
 from floodmark.setup.doctor.check import STATUSES, Check, Section, at_once
 
 SECONDS = 13.0
-SECTIONS = ("configuration", "source", "tables", "store", "warehouse", "spark")
 
 
 def examine(
@@ -36,7 +35,7 @@ def examine(
     if config is None:
         yield [
             check
-            for name in SECTIONS[1:]
+            for name in ("source", "tables", "store", "warehouse", "spark")
             for check in Section(name).skipped(name, "the configuration can't be used")
         ]
         return
