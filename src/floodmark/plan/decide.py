@@ -61,7 +61,7 @@ class Plan:
 
     @property
     def empty(self) -> bool:
-        return not (self.slices or self.again or self.reread_slices or self.gives_way)
+        return not (self.pieces or self.gives_way)
 
     @property
     def gives_way(self) -> bool:
@@ -75,8 +75,13 @@ class Plan:
         return (*columns, *((s.kind, s.rows) for s in self.again if s.rows))
 
     @property
+    def pieces(self) -> tuple[Slice, ...]:
+        """Everything that is read, a task each."""
+        return (*self.slices, *self.again, *self.reread_slices)
+
+    @property
     def rows(self) -> int:
-        return sum(s.rows for s in (*self.slices, *self.again, *self.reread_slices))
+        return sum(s.rows for s in self.pieces)
 
 
 def start_position(table: Table, start: str | None) -> Position | None:

@@ -17,9 +17,8 @@ import pyarrow as pa
 
 from floodmark.commit.fold import State
 from floodmark.config.load import TableOptions
-from floodmark.extract.key_file import key_table, write_keys
+from floodmark.extract.key_file import key_table
 from floodmark.model.canonical import Scope, forms, printed
-from floodmark.model.commit import DataFile
 from floodmark.model.errors import ConfigError, DataError
 from floodmark.model.plausible import implausible
 from floodmark.model.position import Key
@@ -143,10 +142,8 @@ def slices(keys: Sequence[Key]) -> tuple[Slice, ...]:
     return tuple(Slice("keys", n, keys=part, rows=len(part)) for n, part in enumerate(parts))
 
 
-def deleted(
-    services: Services, table: Table, state: State, keys: Sequence[Key], rows: int, force: bool
-) -> tuple[int, tuple[DataFile, ...]]:
-    """How many of these keys the source lacks, queried now under our claim, and the files that name them.
+def lacking(services: Services, table: Table, keys: Sequence[Key], rows: int, force: bool) -> pa.Table:
+    """Those of these keys that the source lacks, queried now under our claim, as a file names them.
 
     Refuses to delete nearly all of the warehouse's `rows`, unless the user insists.
     """
@@ -159,10 +156,7 @@ def deleted(
             empty = len(absent) >= rows and edges.empty(session, table)
         if absent and not force and (empty or implausible(rows, rows - len(absent))):
             raise _implausible(table, len(absent), rows)
-    assert state.claim is not None
-    keys_of = key_table(table, absent, weighed)
-    files = write_keys(services.store, table, keys_of, run=services.run, claim=state.claim.n, log=state.log)
-    return len(absent), files
+    return key_table(table, absent, weighed)
 
 
 def in_target(services: Services, table: Table, keys: pa.Table) -> pa.Table:

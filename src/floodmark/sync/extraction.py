@@ -11,7 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, suppress
-from typing import Any
+from typing import Any, Literal
 
 import pyarrow as pa
 
@@ -40,6 +40,7 @@ from floodmark.model.note_words import sentence
 from floodmark.model.notes import Note
 from floodmark.model.run import EXTRACT, Counts, Wait
 from floodmark.model.statements import STATEMENTS, log_statement
+from floodmark.model.table import Table
 from floodmark.model.window import Slice, Window
 from floodmark.plan.decide import Plan, check_snapshot
 from floodmark.plan.overlap import with_loose
@@ -106,6 +107,33 @@ class Extraction:
         self._held.watermark.publish_soon(
             self._held.state, ledger.rows if ledger else None, succeeded=EXTRACT
         )
+
+    def remove(
+        self,
+        table: Table,
+        keys: pa.Table,
+        rows: int,
+        purpose: Literal["where"] | None = None,
+        *,
+        began: float | None = None,
+    ) -> None:
+        """Commits the keys of rows that leave the target: `rows` of them, as far as is known."""
+        state, run = self._held.state, self._held.run
+        assert state.claim is not None
+        files = write_keys(
+            self._services.store, table, keys, run=run, claim=state.claim.n, log=state.log, kind=purpose or "deletes"
+        )  # fmt: skip
+        commit = draft(
+            state,
+            Deletes,
+            run,
+            schema=table.fingerprint,
+            files=files,
+            load_as="mark" if table.recipe.deletes == "soft" else "delete",
+            purpose=purpose,
+            seconds=0.0 if began is None else round(time.monotonic() - began, 3),
+        )
+        self.append(commit, rows_deleted=rows)
 
     def check_gives_way(self, plan: Plan, rows: int) -> None:
         """Refuses to replace the target's rows with so few, unless the user insists.
@@ -248,25 +276,14 @@ class Extraction:
         keys = [r.outside for r in results if r.outside is not None and r.outside.num_rows]
         if not keys:
             return 0
-        leaving, found, state = pa.concat_tables(keys), 0, self._held.state
+        leaving, found = pa.concat_tables(keys), 0
         with suppress(TransientError):
-            if self._loader.caught_up(state, plan.table):
+            if self._loader.caught_up(self._held.state, plan.table):
                 leaving = deletes.in_target(self._services, plan.table, leaving)
                 found = leaving.num_rows
         if not leaving.num_rows:
             return 0
-        assert state.claim is not None
-        files = write_keys(
-            self._services.store, plan.table, leaving, run=self._held.run, claim=state.claim.n, log=state.log,
-            kind="where",
-        )  # fmt: skip
-        way: LoadAs = "mark" if plan.table.recipe.deletes == "soft" else "delete"
-        self.append(
-            draft(
-                state, Deletes, self._held.run, schema=plan.table.fingerprint, files=files, load_as=way, purpose="where"
-            ),
-            rows_deleted=found,
-        )  # fmt: skip
+        self.remove(plan.table, leaving, found, "where")
         self.left += found
         return leaving.num_rows
 

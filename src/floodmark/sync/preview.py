@@ -24,7 +24,6 @@ from floodmark.model.table import Table
 from floodmark.model.typed import NULL
 from floodmark.model.types import GEOMETRIES, Field, fields, is_moment
 from floodmark.model.warehouse import Capabilities
-from floodmark.model.window import Slice
 from floodmark.plan import decide as planning
 from floodmark.plan import takeover as legacy
 from floodmark.plan.decide import Plan
@@ -60,11 +59,7 @@ class Preview:
     def files(self) -> int:
         """About how many files the sync would write."""
         most = self.request.slice_rows
-        return sum(max(1, -(-s.rows // most)) for s in self._slices)
-
-    @property
-    def _slices(self) -> tuple[Slice, ...]:
-        return (*self.plan.slices, *self.plan.again, *self.plan.reread_slices)
+        return sum(max(1, -(-s.rows // most)) for s in self.plan.pieces)
 
     @property
     def notes(self) -> list[str]:
@@ -87,7 +82,7 @@ class Preview:
             strategy=plan.strategy,
             reason=planning.reason(self.request, plan),
             rows=plan.rows,
-            slices=len(self._slices),
+            slices=len(self.plan.pieces),
             files=self.files,
             nothing_to_do=plan.empty,
             window=None

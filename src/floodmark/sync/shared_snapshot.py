@@ -61,6 +61,8 @@ class Outcome:
     error: BaseException | None = None
     over: bool = False  # the error has ended the meeting
     read_at: float | None = None  # when all slices were read
+    ready: threading.Event = field(default_factory=threading.Event)  # tasks may be submitted
+    ended: threading.Event = field(default_factory=threading.Event)  # nobody waits for the tasks any more
 
 
 @dataclass(frozen=True)
@@ -130,7 +132,7 @@ def _met(
     """Holds the meeting: how it went, what the tasks read, and the error if one was lost."""
     table, pieces, local = jobs[0].table, tuple(job.slice for job in jobs), is_local(spark.settings)
     patience = max(1.0, min(15.0, sum(piece.rows for piece in pieces) / RATE / 4))
-    outcome, shares, ready, ended = Outcome(), list[Share](), threading.Event(), threading.Event()
+    outcome, shares = Outcome(), list[Share]()
     lost: FloodmarkError | None = None
     with spark.meeting() as meeting:
         members = [
@@ -144,24 +146,24 @@ def _met(
         def conduct() -> None:
             # Opened before any task is submitted: the tasks would take all connections.
             with services.sessions("snapshot", OWN) as (session, holder):
-                ready.set()
-                came = meeting.begin(room, patience if local else max(patience, COMING), ended.is_set)
+                outcome.ready.set()
+                came = meeting.begin(room, patience if local else max(patience, COMING), outcome.ended.is_set)
                 proving = proof(session, mariadb)
-                came = _open_all(meeting, came, session, holder, proving, table, patience, outcome, ended)
+                came = _open_all(meeting, came, session, holder, proving, table, patience, outcome)
             outcome.connections = len(came)
             outcome.members = {member.number: member.attempt for member in came}
             outcome.given = meeting.share_out(came, range(len(pieces)))
             outcome.read_at = time.monotonic()
             if spark.speculates:  # a speculative attempt that returned before the first one would replace it
-                ended.wait(RETURNING)
+                outcome.ended.wait(RETURNING)
             meeting.let_go()
 
         conductor = threading.Thread(
-            target=conducted, args=(conduct, meeting, outcome, ready, ended), name="snapshot", daemon=True
+            target=conducted, args=(conduct, meeting, outcome), name="snapshot", daemon=True
         )
         conductor.start()
         try:
-            while not ready.wait(0.2):
+            while not outcome.ready.wait(0.2):
                 if services.interrupted:
                     raise Interrupted("stopped", table=table.name)
             if outcome.error is None:
@@ -176,26 +178,20 @@ def _met(
         except (MeetingOver, TransientError) as error:
             lost = error
         finally:
-            ended.set()
+            outcome.ended.set()
             meeting.close()
             conductor.join(GRACE if services.interrupted else 10.0)
     return outcome, shares, lost
 
 
-def conducted(
-    conduct: Callable[[], None],
-    meeting: Meeting,
-    outcome: Outcome,
-    ready: threading.Event,
-    ended: threading.Event,
-) -> None:
+def conducted(conduct: Callable[[], None], meeting: Meeting, outcome: Outcome) -> None:
     """Conducts a meeting; whatever fails ends it, so that no task waits for ever, and is kept for the caller."""
     try:
         conduct()
     except BaseException as error:
         outcome.error = error
-        ready.set()
-        ended.wait(GRACE)
+        outcome.ready.set()
+        outcome.ended.wait(GRACE)
         outcome.over = True
         meeting.close()
 
@@ -238,7 +234,6 @@ def _open_all(
     table: Table,
     patience: float,
     outcome: Outcome,
-    ended: threading.Event,
 ) -> list[Member]:
     """Has the tasks open their snapshots at one moment; returns those that did, or the first one alone."""
     servers = [str(said.get("server", "")) for said in meeting.all_do(members, {"do": "connect"})]
@@ -249,7 +244,7 @@ def _open_all(
     hold(holder, table)
     together = False
     deadline = time.monotonic() + patience
-    while len(members) > 1 and not together and outcome.obstacle is None and not ended.is_set():
+    while len(members) > 1 and not together and outcome.obstacle is None and not outcome.ended.is_set():
         outcome.attempts += 1
         if proving.before():
             meeting.all_do(members, {"do": "open"}, proving.meanwhile)
@@ -258,7 +253,7 @@ def _open_all(
             break
         if time.monotonic() > deadline:
             outcome.obstacle = "unproven"
-        ended.wait(random.uniform(*PAUSES))
+        outcome.ended.wait(random.uniform(*PAUSES))
     if not together:
         meeting.send_home(members[1:])
         members = members[:1]

@@ -26,7 +26,7 @@ from floodmark.load.pending import ledger_for
 from floodmark.model import events
 from floodmark.model.account import Account
 from floodmark.model.column_changes import column_changes
-from floodmark.model.commit import Batch, Clean, Deletes, LoadAs, Restore, WithFiles
+from floodmark.model.commit import Batch, Clean, LoadAs, Restore, WithFiles
 from floodmark.model.errors import (
     ConflictError,
     FloodmarkError,
@@ -317,7 +317,7 @@ class TableRun:
         whole = self._request.most is None and self._request.since is None
         return events.Planned(
             self._name, plan.strategy, plan.empty, plan.rows,
-            len(plan.slices) + len(plan.again) + len(plan.reread_slices), seconds, plan.window, plan.resumed,
+            len(plan.pieces), seconds, plan.window, plan.resumed,
             plan.read_again, reason(self._request, plan), plan.held if plan.newer_wait else (),
             plan.complete_at(moment) if whole else None,
         )  # fmt: skip
@@ -427,19 +427,10 @@ class TableRun:
             return 0
         began = time.monotonic()
         self._hold(purpose, table)
-        state = self._held.state
-        count, files = deletes.deleted(self._services, table, state, keys, rows, self._asked.force)
-        if not count and not always:
-            return 0
-        self._extraction.append(
-            draft(
-                state, Deletes, self._held.run, schema=table.fingerprint, files=files,
-                load_as="mark" if self._options.deletes == "soft" else "delete",
-                seconds=round(time.monotonic() - began, 3),
-            ),
-            rows_deleted=count,
-        )  # fmt: skip
-        return count
+        absent = deletes.lacking(self._services, table, keys, rows, self._asked.force)
+        if absent.num_rows or always:
+            self._extraction.remove(table, absent, absent.num_rows, began=began)
+        return absent.num_rows
 
     def _repair(self, table: Table, found: Differences) -> None:
         """Reads missing and differing rows again, and removes extra ones."""

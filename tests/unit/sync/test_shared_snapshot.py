@@ -69,14 +69,14 @@ def test_whatever_fails_in_the_conductor_ends_the_meeting_and_is_kept() -> None:
     def fails() -> None:
         raise KeyError("a bug")
 
-    outcome, ready, ended = Outcome(), threading.Event(), threading.Event()
-    ended.set()
+    outcome = Outcome()
+    outcome.ended.set()
     with Meeting("127.0.0.1", "127.0.0.1") as meeting, Guest(meeting.invitation(0)) as waiting:
         meeting.begin(lambda: 1, 5.0, lambda: False)
-        conducted(fails, meeting, outcome, ready, ended)
+        conducted(fails, meeting, outcome)
         with pytest.raises(MeetingOver):
             waiting.told()
-    assert isinstance(outcome.error, KeyError) and ready.is_set() and outcome.over
+    assert isinstance(outcome.error, KeyError) and outcome.ready.is_set() and outcome.over
 
 
 def test_tasks_that_do_not_come_back_fail_the_meeting_in_the_end() -> None:
@@ -141,7 +141,7 @@ def test_several_connections_read_only_if_all_of_them_are_on_one_server(
         tasks = [pool.submit(follows, meeting, n, name) for n, name in enumerate(("a", second))]
         came = _open_all(
             meeting, meeting.begin(lambda: 2, 5.0, lambda: False), cast(Session, Server(proof)),
-            cast(Session, Server(holder)), cast(Proof, proving), TABLE, 5.0, outcome, threading.Event(),
+            cast(Session, Server(holder)), cast(Proof, proving), TABLE, 5.0, outcome,
         )  # fmt: skip
         steps = [task.result(5) for task in tasks]
     assert [member.number for member in came] == ([0, 1] if one else [0])
