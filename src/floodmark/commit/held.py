@@ -9,7 +9,7 @@ from typing import Any
 from floodmark.commit.claim import Changed, Claimed, claim, decide_and_claim
 from floodmark.commit.fold import State
 from floodmark.commit.lease import Lease, holder
-from floodmark.commit.log import Log
+from floodmark.commit.log import K, Log, draft
 from floodmark.commit.publish import Watermark
 from floodmark.commit.status import Killed
 from floodmark.model.commit import Commit
@@ -68,6 +68,10 @@ class HeldTable:
             return None if self.lease is not None and same else self.claim(purpose, table=now)
 
         decide_and_claim(self.log, self.state, take)
+
+    def draft(self, kind: type[K], **fields: Any) -> K:
+        """The commit that would follow; nothing is written."""
+        return draft(self.state, kind, self.run, **fields)
 
     def append(self, commit: Commit) -> None:
         """Appends a commit to the log. The caller publishes it, because only the caller knows the ledger."""

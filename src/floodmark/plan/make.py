@@ -281,7 +281,7 @@ def _since(source: Source, request: SyncOptions) -> Plan:
             table=table.name,
         )  # fmt: skip
     low: Position = (cursor_value(table, request.since or ""),)
-    settled = settle(source.behind(low))
+    settled = settle(replace(source, reading=replace(source.reading, low=low)))
     high: Position | None = (cursor_value(table, request.until),) if request.until else None
     if high is None:
         high = source.reading.state.position

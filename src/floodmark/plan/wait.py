@@ -47,10 +47,6 @@ class Source:
     def table(self) -> Table:
         return self.reading.table
 
-    def behind(self, low: Position | None) -> Source:
-        """The same, for reading the rows after a position."""
-        return replace(self, reading=replace(self.reading, low=low))
-
     def now(self) -> float:
         """The source's clock."""
         return open_work.now(self.session)

@@ -17,7 +17,6 @@ import pyarrow as pa
 
 from floodmark.commit.fold import State
 from floodmark.commit.held import HeldTable
-from floodmark.commit.log import draft
 from floodmark.extract.jobs import jobs, small, snapshot_key
 from floodmark.extract.key_file import write_keys
 from floodmark.extract.task import SliceResult
@@ -123,10 +122,8 @@ class Extraction:
         files = write_keys(
             self._services.store, table, keys, run=run, claim=state.claim.n, log=state.log, kind=purpose or "deletes"
         )  # fmt: skip
-        commit = draft(
-            state,
+        commit = self._held.draft(
             Deletes,
-            run,
             schema=table.fingerprint,
             files=files,
             load_as="mark" if table.recipe.deletes == "soft" else "delete",
@@ -247,10 +244,8 @@ class Extraction:
             return
         if fields.keys() & {"window_id", "reread_id"}:
             fields["slices"] = tuple(sorted(r.slice.number for r in results))
-        commit = draft(
-            self._held.state,
+        commit = self._held.draft(
             Batch,
-            self._held.run,
             schema=plan.table.fingerprint,
             files=files,
             load_as=load_as,

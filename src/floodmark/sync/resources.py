@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from typing import TypeVar
 
@@ -42,6 +43,7 @@ class Work:
         self.all_tables = False  # whether the user asked for all tables rather than naming them
         self._lock = threading.Lock()
         self._targets: dict[str, str] = {}
+        self._began = time.monotonic()
 
     def side_by_side(self, runs: Sequence[Callable[[], T]]) -> list[T]:
         """The results of one run per table, in parallel if the strategy allows it, else in sequence."""
@@ -80,6 +82,10 @@ class Work:
             other = self._targets.setdefault(table.target, table.name)
         if other != table.name:
             raise shared(table.target, other, table.name)
+
+    def report(self, tables: Iterable[TableReport], new: Sequence[str] = ()) -> SyncReport:
+        """The run's report as of now."""
+        return SyncReport(self.services.run, time.monotonic() - self._began, tuple(tables), tuple(new))
 
     def write_run(self, report: SyncReport, error: FloodmarkError | None = None) -> None:
         """Writes the completion object that orchestrators wait for; comes last. `error`: of the run as a whole."""

@@ -47,7 +47,6 @@ def sync(
 
     If the caller passes a running Spark, it is used and left running. `reported`: what a resident sync has reported.
     """
-    began = time.monotonic()
     emit(events.RunBegan("", run, dry=options.dry_run))
     try:
         with (
@@ -61,7 +60,7 @@ def sync(
                 tables, unknown = work.resolve(names, all_tables)
             except FloodmarkError as error:
                 if not isinstance(error, Interrupted):
-                    _refused(work, names, all_tables, error, began, reported)
+                    _refused(work, names, all_tables, error, reported)
                 raise
             emit(events.TablesChosen("", (*(one.table for one in unknown), *tables)))
             for number, one in enumerate(unknown):
@@ -73,7 +72,7 @@ def sync(
             try:
                 done = work.side_by_side([one.go for one in runs])
             except Interrupted as error:
-                _stopped(work, tables, [one.report for one in runs if one.ended], error, began)
+                _stopped(work, tables, [one.report for one in runs if one.ended], error)
                 raise
             reports = [*unknown, *(report for report in done if not report.left_out)]
             new: list[str] = []
@@ -81,7 +80,7 @@ def sync(
                 new = first_named(services.store, work.stored.new, keep=not options.dry_run)
             if new:
                 emit(events.Noted("", f"{said_new(new)} (`new_tables`)"))
-            report = SyncReport(run, time.monotonic() - began, tuple(reports), tuple(new))
+            report = work.report(reports, new)
             if reported is None or reported.wanted(report, None, time.monotonic()):
                 _leave(work, report)
             tell_freshness(work, report)
@@ -116,12 +115,7 @@ def repairing(force: bool = False) -> Callable[[Services, str, int], Verified]:
 
 
 def _refused(
-    work: Work,
-    names: Sequence[str],
-    all_tables: bool,
-    error: FloodmarkError,
-    began: float,
-    reported: Reported | None,
+    work: Work, names: Sequence[str], all_tables: bool, error: FloodmarkError, reported: Reported | None
 ) -> None:
     """Reports an error that came before any table's turn: for each table that is known, and of the run.
 
@@ -130,20 +124,18 @@ def _refused(
     known = work.stored.known(names, all_tables)
     runs = [TableRun(work, name, len(known)) for name in known]
     work.side_by_side([partial(run.not_begun, error) for run in runs])
-    tables = tuple(run.report for run in runs if run.report.error is not None)
-    report = SyncReport(work.services.run, time.monotonic() - began, tables)
+    report = work.report(run.report for run in runs if run.report.error is not None)
     if reported is None or reported.wanted(report, error, time.monotonic()):
         _leave_failed(work, report, error)
 
 
-def _stopped(
-    work: Work, names: Sequence[str], done: Sequence[TableReport], error: Interrupted, began: float
-) -> None:
+def _stopped(work: Work, names: Sequence[str], done: Sequence[TableReport], error: Interrupted) -> None:
     """Reports a run that was interrupted: its tables as far as they had got."""
     found = {one.table: one for one in done}
     tables = [found.get(name) or TableReport(name, stopped=True) for name in names]
-    known = (replace(one, error=error) if one.stopped else one for one in tables if not one.left_out)
-    report = SyncReport(work.services.run, time.monotonic() - began, tuple(known))
+    report = work.report(
+        replace(one, error=error) if one.stopped else one for one in tables if not one.left_out
+    )
     # An unreachable store must not delay the end of an interrupted run.
     writing = threading.Thread(target=_leave_failed, args=(work, report, error), daemon=True)
     writing.start()

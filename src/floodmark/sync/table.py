@@ -19,7 +19,6 @@ from floodmark.commit.claim import Changed, Claimed, decide_and_claim, refuse_if
 from floodmark.commit.document import Failure
 from floodmark.commit.fold import State, restarted_by
 from floodmark.commit.held import HeldTable
-from floodmark.commit.log import draft
 from floodmark.commit.status import write_run, write_verify
 from floodmark.config.load import TableOptions
 from floodmark.load.pending import ledger_for
@@ -334,8 +333,8 @@ class TableRun:
         if isinstance(taken, Changed):
             return taken
         position, note = preview.takeover.position, "; ".join(preview.takeover.notes)
-        moved = draft(taken.state, Restore, self._held.run, position=position, note=note)
-        self._held.state = self._held.log.append(taken.state, moved)
+        moved = self._held.draft(Restore, position=position, note=note)
+        self._held.append(moved)
         self._account(committed(moved, self._held.state))
         return Changed(self._held.state)
 
@@ -352,7 +351,7 @@ class TableRun:
             return
         taken = self._held.claim("sync", table=plan.table)
         if isinstance(taken, Claimed):  # otherwise another run has changed the table meanwhile
-            self._extraction.append(draft(taken.state, Batch, self._held.run, schema=schema, load_as=way))
+            self._extraction.append(self._held.draft(Batch, schema=schema, load_as=way))
 
     # load
 
@@ -460,7 +459,7 @@ class TableRun:
             return
         gone, lost = Outcome(self._name, removal), None
         replaced = bool(superseded(held.state, ledger))
-        self._extraction.append(draft(held.state, Clean, held.run, clean=removal.clean))
+        self._extraction.append(held.draft(Clean, clean=removal.clean))
         try:
             remove(self._services.store, gone)
         except FloodmarkError as error:

@@ -7,7 +7,6 @@ import json
 import subprocess
 import sys
 import threading
-import time
 import weakref
 from collections.abc import Iterator
 from dataclasses import replace
@@ -196,7 +195,7 @@ def test_an_interrupted_run_keeps_the_errors_of_tables_that_had_failed_before(co
     with Services(config, events.ignore, RUN) as services:
         work = Work(services, SyncOptions())
         names = ["s.failed", "s.cut", "s.retired", "s.waiting"]
-        _stopped(work, names, [failed, cut, retired], Interrupted("interrupted"), time.monotonic())
+        _stopped(work, names, [failed, cut, retired], Interrupted("interrupted"))
     kept = json.loads(Store(config.store).get(f"runs/{RUN}.json") or b"")["tables"]
     assert [(one["table"], one["error"]["message"]) for one in kept] == [
         ("s.failed", "rows differ"),
