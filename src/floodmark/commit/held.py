@@ -14,9 +14,8 @@ from floodmark.commit.publish import Watermark
 from floodmark.commit.status import Killed
 from floodmark.model.commit import Commit
 from floodmark.model.errors import ConflictError
-from floodmark.model.lineage import with_lineage
+from floodmark.model.lineage import Known, with_lineage
 from floodmark.model.table import Table
-from floodmark.model.taken_names import Known
 from floodmark.services.store.store import Store
 
 

@@ -29,7 +29,10 @@ PRECEDENCE = (1, 6, 5, 7, 2, 4, 3)
 
 
 class FloodmarkError(Exception):
-    """An error that says what failed, for which table, and what to do."""
+    """An error that says what failed, for which table, and what to do.
+
+    Errors are pickled from Spark's Python workers to the driver, so the message alone must be enough to make one.
+    """
 
     code = 1
     kind = "bug"
@@ -46,10 +49,6 @@ class FloodmarkError(Exception):
             self.table = table
         return self
 
-    def __reduce__(self) -> tuple[object, ...]:
-        # Errors are pickled from Spark's Python workers to the driver.
-        return (_rebuild, (type(self), self.message, self.hint, self.table))
-
     def as_json(self) -> dict[str, object]:
         return {name: getattr(self, name) for name in ("code", "kind", "table", "message", "hint")}
 
@@ -62,10 +61,6 @@ def about(table: str) -> Iterator[None]:
     except FloodmarkError as error:
         error.of(table)
         raise
-
-
-def _rebuild(kind: type[FloodmarkError], message: str, hint: str | None, table: str | None) -> FloodmarkError:
-    return kind(message, hint=hint, table=table)
 
 
 class ConfigError(FloodmarkError):

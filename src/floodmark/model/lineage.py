@@ -7,18 +7,31 @@ are gone, their former names, and for which of them earlier rows have yet to be 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from floodmark.model.definitions import described, rewritten
+from floodmark.model.origin import Witness
 from floodmark.model.table import Column, Lineage, Table
-from floodmark.model.taken_names import Known, name_taken
 from floodmark.model.times import TEMPORAL
 from floodmark.model.types import fields, quote
 from floodmark.model.warehouse import SUPER
+from floodmark.model.witnesses import Answer, Cells, mark
 
 # Changes of `zero_dates` that leave values alone: `error` admits no zero dates, and a raw text stays.
 _HARMLESS = (("error", "null"), ("error", "keep"), ("keep", "null"))
+
+# A row that was read, and the rows that have its key now.
+Known = tuple[Witness, Sequence[Answer]]
+
+# Types that can be converted into each other without changing values, by `definitions`.
+_KINDS = (
+    {"tinyint", "smallint", "mediumint", "int", "bigint"},
+    {"char", "varchar", "tinytext", "text", "mediumtext", "longtext"},
+    {"binary", "varbinary", "tinyblob", "blob", "mediumblob", "longblob"},
+    {"datetime", "timestamp"},
+    {"float", "double"},
+)
 
 
 def current(name: str, renames: Sequence[tuple[str, str]]) -> str:
@@ -156,12 +169,6 @@ def _reordered(before: Table, now: Table) -> bool:
     return [name for name in was if name in is_] != [name for name in is_ if name in was]
 
 
-def _name_taken(before: Table, now: Table, known: Sequence[Known]) -> bool:
-    since = happened(before, now)
-    old = {current(c.name, since).lower(): c for c in before.columns}
-    return name_taken(old, now, suspects(before, now), known, reordered=_reordered(before, now))
-
-
 def suspects(before: Table, now: Table) -> dict[str, str]:
     """The source's columns, as lower-case names and types, that may go by another one's name now.
 
@@ -235,3 +242,109 @@ def said_columns(before: Table, now: Table) -> tuple[str, ...]:
             for c in dropped_since(before, now)
         ),
     )
+
+
+# ---------------------------------------------------------------- names taken by other columns
+
+# After `DROP price, CHANGE price_new price` only `price_new` seems to be gone, yet `price` has other values. A column's
+# position proves nothing, since ALTER can put it anywhere, so once a column is gone every other one is suspect; if the
+# order has changed, any two may have swapped names, and their types with them. The checksums of known rows decide; if
+# they can't, a column of the same kind is suspicion enough. The key and the cursor need no check: whole rows would have
+# moved.
+
+
+def _name_taken(before: Table, now: Table, known: Sequence[Known]) -> bool:
+    """Whether one of the suspects may have taken the name of a column still read."""
+    since, reordered = happened(before, now), _reordered(before, now)
+    old = {current(c.name, since).lower(): c for c in before.columns}
+    places = {name.lower() for name in (*now.key, *now.order)}
+    in_place = _in_place(known)
+    others = {name: type_ for name, type_ in suspects(before, now).items() if name not in places}
+    return bool(others) and any(
+        _taken(old[column.name.lower()], column, old, others, in_place, reordered)
+        for column in now.columns
+        if column.name.lower() in old.keys() - places
+    )
+
+
+def heirs(
+    old: Mapping[str, Column], now: Table, name: str, type_: str, known: Sequence[Known] = ()
+) -> tuple[str, ...]:
+    """The columns that may be one that is gone and was never read; not those in which a known row has kept its value."""
+    in_place, lost = _in_place(known), described(name, type_)
+    places = {place.lower() for place in (*now.key, *now.order)}
+    return tuple(
+        column.name
+        for column in now.columns
+        if column.name.lower() not in places
+        and _alike(column, lost)
+        and not _stayed(old.get(column.name.lower()), column, in_place)
+    )
+
+
+def _stayed(was: Column | None, column: Column, in_place: Sequence[tuple[Cells, Cells]]) -> bool:
+    if was is None:
+        return False
+    cells = [(old[mark(was)], new[mark(column)]) for old, new in _comparable(was, column, in_place)]
+    return all(old == new for old, new in cells) and any(old is not None for old, _ in cells)
+
+
+def _in_place(known: Sequence[Known]) -> list[tuple[Cells, Cells]]:
+    """Old and new cells of the rows that did not move."""
+    return [(dict(witness.cells), row.cells) for witness, rows in known for row in rows if row.cursor == 0]
+
+
+def _comparable(
+    was: Column, column: Column, in_place: Sequence[tuple[Cells, Cells]]
+) -> list[tuple[Cells, Cells]]:
+    """Those of the rows that have comparable checksums of the column, old and new."""
+    telling = in_place if _same_texts(was, column) else ()
+    return [(old, new) for old, new in telling if mark(was) in old and mark(column) in new]
+
+
+def _taken(
+    was: Column,
+    column: Column,
+    old: Mapping[str, Column],
+    others: Mapping[str, str],
+    in_place: Sequence[tuple[Cells, Cells]],
+    reordered: bool,
+) -> bool:
+    """Whether the column may be a different one now; `in_place`: old and new cells of rows that did not move.
+
+    `reordered`: a suspect may be of any kind, so no column is above suspicion without a known value.
+    """
+    before, now = mark(was), mark(column)
+    rows = _comparable(was, column, in_place)
+    if any(cells[before] != answer[now] for cells, answer in rows):
+        return True
+    if reordered and all(cells[before] is None for cells, _ in rows):
+        return True
+    return any(
+        name != column.name.lower()
+        and _alike(column, described(name, type_))
+        and not _told_apart(was, old.get(name), [cells for cells, _ in rows])
+        for name, type_ in others.items()
+    )
+
+
+def _told_apart(column: Column, lost: Column | None, rows: Sequence[Cells]) -> bool:
+    """Whether, in one of the rows, all with the column unchanged, the other column had a different value.
+
+    A rename affects all rows at once, so one row is enough. NULL does not count: a new column starts with it,
+    and may have been filled since without touching the cursor.
+    """
+    if lost is None or not _same_texts(lost, column):
+        return False
+    own, other = mark(column), mark(lost)
+    return any(cells.get(other) is not None and cells[own] != cells[other] for cells in rows)
+
+
+def _same_texts(one: Column, other: Column) -> bool:
+    """Whether checksums of the two are comparable: a value has the same text in both."""
+    return mark(replace(one, name=other.name)) == mark(other)
+
+
+def _alike(one: Column, other: Column) -> bool:
+    both = {one.data_type, other.data_type}
+    return len(both) == 1 or any(both <= kind for kind in _KINDS)

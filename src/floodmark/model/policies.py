@@ -47,12 +47,7 @@ def changed_values(table: Table | None, changed: Mapping[str, int]) -> list[Find
 def _policy(table: Table, column: str) -> tuple[str, str]:
     """The policy that applies to a column, and what it does to the values."""
     if table.column(column).data_type in TEMPORAL:
-        kept = table.recipe.zero_dates == "keep"
-        became = (
-            f"not a valid date: NULL, with the exact text in {column}__raw"
-            if kept
-            else "not a valid date: NULL"
-        )
-        return f"zero_dates: {table.recipe.zero_dates}", became
+        kept = f", with the exact text in {column}__raw" if table.recipe.zero_dates == "keep" else ""
+        return f"zero_dates: {table.recipe.zero_dates}", f"not a valid date: NULL{kept}"
     became = "NULL" if table.recipe.overflow == "null" else "truncated"
     return f"overflow: {table.recipe.overflow}", f"too large for the warehouse: {became}"

@@ -25,9 +25,6 @@ _MANY = re.compile(r"(\(-?\d+(?:, -?\d+){3})(?:, -?\d+){4,}\)")
 @contextmanager
 def statement(service: str, sql: str) -> Iterator[None]:
     """Logs a statement with its duration, if statements are logged at all."""
-    if not STATEMENTS.isEnabledFor(logging.DEBUG):
-        yield
-        return
     began = time.monotonic()
     try:
         yield

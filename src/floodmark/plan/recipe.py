@@ -13,9 +13,8 @@ from typing import Literal
 
 from floodmark.model.definitions import one_collation, rewritten
 from floodmark.model.errors import ConfigError, DataError, FloodmarkError
-from floodmark.model.lineage import current, happened, parts_to_reread, same_where, with_lineage
+from floodmark.model.lineage import Known, current, happened, parts_to_reread, same_where, with_lineage
 from floodmark.model.table import Column, Table
-from floodmark.model.taken_names import Known
 from floodmark.model.types import comparison
 
 Do = Literal["nothing", "reread", "refuse"]

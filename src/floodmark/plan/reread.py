@@ -19,10 +19,12 @@ from floodmark.config.load import TableOptions
 from floodmark.model.column_changes import ColumnChange, column_changes
 from floodmark.model.errors import ConfigError, DataError
 from floodmark.model.lineage import (
+    Known,
     came_back,
     current,
     dropped_since,
     happened,
+    heirs,
     renamed_since,
     said_columns,
     source_columns,
@@ -32,7 +34,6 @@ from floodmark.model.lineage import (
 from floodmark.model.position import Position
 from floodmark.model.run import SyncOptions
 from floodmark.model.table import Column, Table
-from floodmark.model.taken_names import Known, heirs
 from floodmark.model.text import counted
 from floodmark.model.types import fields
 from floodmark.model.window import Slice, Window

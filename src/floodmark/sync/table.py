@@ -33,14 +33,13 @@ from floodmark.model.errors import (
     VerificationError,
     bug,
 )
-from floodmark.model.lineage import suspects
+from floodmark.model.lineage import Known, suspects
 from floodmark.model.note_words import sentence
 from floodmark.model.policies import changed_values
 from floodmark.model.position import Key
 from floodmark.model.results import Watermark
 from floodmark.model.run import TableReport
 from floodmark.model.table import Table
-from floodmark.model.taken_names import Known
 from floodmark.model.text import counted, duration, size
 from floodmark.model.times import stamp
 from floodmark.plan import takeover as legacy

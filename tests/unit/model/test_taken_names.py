@@ -6,10 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from floodmark.model.lineage import with_lineage
+from floodmark.model.lineage import Known, heirs, with_lineage
 from floodmark.model.origin import Witness
 from floodmark.model.table import Column, Table
-from floodmark.model.taken_names import Known, heirs
 from floodmark.model.witnesses import Answer, mark
 from tests.support.described import changed, described
 

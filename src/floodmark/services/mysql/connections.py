@@ -6,6 +6,7 @@ unless a task is running, and a pause that takes too long ends the run like an u
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -103,18 +104,12 @@ class Throttle:
 
     def drop_kept(self) -> None:
         """Closes all kept sessions."""
-        with self._change:
-            dropped, self._idle = self._idle, []
-            timer, self._timer = self._timer, None
-        if timer is not None:
-            timer.cancel()
-        for session in dropped:
-            session.close()
+        self._drop_some(0)
 
-    def _drop_some(self) -> None:
-        """Closes kept sessions that can't be used any more, and those for which there is no room."""
+    def _drop_some(self, most: int = sys.maxsize) -> None:
+        """Closes kept sessions that can't be used any more, and those above `most` or for which there is no room."""
         with self._change:
-            room = max(0, self._source.max_connections - self._tasks - self._sessions)
+            room = min(most, max(0, self._source.max_connections - self._tasks - self._sessions))
             good = [session for session in self._idle if usable(session)]
             kept = good[-room:] if room else []
             dropped, self._idle = [session for session in self._idle if session not in kept], kept

@@ -31,7 +31,18 @@ NO_DOCUMENT = b"\xff(too large to be read)"
 
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _FORBIDDEN = {errno.EACCES, errno.EPERM, errno.EROFS}
-_NO_LINKS = {errno.ENOTSUP, errno.EOPNOTSUPP, errno.EMLINK, errno.ENOSYS}
+# What to do about a place that can't be a store.
+_UNFIT = {
+    **dict.fromkeys(
+        (errno.EXDEV, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EMLINK, errno.ENOSYS),
+        "the store's folder must be on a single file system that supports hard links",
+    ),
+    errno.ENAMETOOLONG: "the table's percent-encoded name exceeds the 255 bytes of a file name;"
+    " S3 has room for it (store.url: s3://bucket/prefix)",
+    **dict.fromkeys(
+        (errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ELOOP), "change store.url to a dedicated folder"
+    ),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,20 +247,9 @@ def translate(error: OSError, verb: str, what: str) -> FloodmarkError:
             f"no permission to {verb} {what} ({reason})",
             hint="allow this user to read and write the folder, or change store.url",
         )
-    if error.errno == errno.EXDEV or error.errno in _NO_LINKS:
-        return ConfigError(
-            f"can't {verb} {what}: {reason}",
-            hint="the store's folder must be on a single file system that supports hard links",
-        )
-    if error.errno == errno.ENAMETOOLONG:
-        return ConfigError(
-            f"can't {verb} {what}: {reason}",
-            hint="the table's percent-encoded name exceeds the 255 bytes of a file name;"
-            " S3 has room for it (store.url: s3://bucket/prefix)",
-        )
-    if error.errno in (errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ELOOP):
-        return ConfigError(f"can't {verb} {what}: {reason}", hint="change store.url to a dedicated folder")
-    return TransientError(f"can't {verb} {what}: {reason}", hint="check the disk, then run again")
+    hint = _UNFIT.get(error.errno or 0)
+    kind = TransientError if hint is None else ConfigError
+    return kind(f"can't {verb} {what}: {reason}", hint=hint or "check the disk, then run again")
 
 
 def _private(path: str, flags: int) -> int:

@@ -12,7 +12,7 @@ import socket
 from dataclasses import dataclass, field
 
 from floodmark.services.mysql.rows import text as wire
-from floodmark.services.mysql.rows.text import END, ERROR, FULL, QUERY, MySQLError, length_at, lost, malformed
+from floodmark.services.mysql.rows.text import END, ERROR, FULL, QUERY, MySQLError, length_at, malformed
 
 Cells = tuple[bytes | None, ...]
 
@@ -49,10 +49,7 @@ def ask(link: socket.socket, statement: bytes) -> Result:
 
     Unless that is Refused, the connection must not be used again: the rest of an answer may still arrive.
     """
-    try:
-        link.sendall(wire.packets(QUERY + statement))
-    except OSError as error:
-        raise lost() from error
+    wire.send(link, QUERY + statement)
     packets = _Packets(link)
     first = packets.next()
     if first[0] == _OK:
@@ -122,12 +119,7 @@ class _Packets:
 
     def _receive(self) -> None:
         """Appends what has arrived to the unread rest."""
-        try:
-            data = self._link.recv(RECEIVE)
-        except OSError as error:
-            raise lost() from error
-        if not data:
-            raise lost()
+        data = wire.received(self._link.recv, RECEIVE)
         self._received += len(data)
         if self._received > LARGEST:
             raise wire.too_large()

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from floodmark.services.mysql.rows import decoder as binary
 from floodmark.services.mysql.rows import text as wire
-from floodmark.services.mysql.rows.text import END, FULL, Array, length_at, lost, malformed
+from floodmark.services.mysql.rows.text import END, FULL, Array, length_at, malformed
 
 # Size of the receive buffer; a row that does not fit gets a buffer of its own.
 BUFFER = 4 << 20
@@ -55,7 +55,7 @@ class Answer:
     def ask(self, query: bytes) -> None:
         """Sends the query and waits for the first row, or for the server's error."""
         if b"?" in query or not self._prepared(query):
-            self._say(wire.QUERY + query)
+            wire.send(self._link, wire.QUERY + query)
         self.begin()
 
     def _prepared(self, query: bytes) -> bool:
@@ -64,7 +64,7 @@ class Answer:
         A query that can't be prepared, or has columns that are not exact in this protocol, is left to the
         text protocol.
         """
-        self._say(binary.PREPARE + query)
+        wire.send(self._link, binary.PREPARE + query)
         packet = self._packet()
         if packet[:1] == b"\xff":
             self._number = 1
@@ -78,9 +78,9 @@ class Answer:
         # An end packet may follow, unless both sides have agreed to omit it. The next packet will tell.
         self._stray, self._number = self._number & 0xFF, 1
         if self._kinds is None:
-            self._say(binary.CLOSE + self._statement)
+            wire.send(self._link, binary.CLOSE + self._statement)
             return False
-        self._say(binary.execution(self._statement))
+        wire.send(self._link, binary.execution(self._statement))
         return True
 
     def begin(self) -> None:
@@ -131,7 +131,7 @@ class Answer:
             self.warnings = wire.warnings_in(bytes(self._view[at[-2] + 4 : at[-1]]), self._classic)
             self.ended = True
             if self._statement and self._kinds and not self.warnings:  # closing it would clear the warnings
-                self._say(binary.CLOSE + self._statement)
+                wire.send(self._link, binary.CLOSE + self._statement)
             at = at[:-1]
         if len(at) == 1:
             return []
@@ -206,7 +206,7 @@ class Answer:
         row.extend(bytes(4 + length - self._at))
         view = memoryview(row)
         while at < len(row):
-            at += self._receive_into(view[at:])
+            at += wire.received(self._link.recv_into, view[at:])
         self._to_front()
 
     # ---------------------------------------------------------------- bytes
@@ -218,19 +218,5 @@ class Answer:
             self._at, self._end = 0, len(rest)
 
     def _receive(self) -> None:
-        self._end += self._receive_into(self._view[self._end : min(self._end + RECEIVE, self._size)])
-
-    def _say(self, command: bytes) -> None:
-        try:
-            self._link.sendall(wire.packets(command))
-        except OSError as error:
-            raise lost() from error
-
-    def _receive_into(self, view: memoryview) -> int:
-        try:
-            got = self._link.recv_into(view)
-        except OSError as error:
-            raise lost() from error
-        if not got:
-            raise lost()
-        return got
+        view = self._view[self._end : min(self._end + RECEIVE, self._size)]
+        self._end += wire.received(self._link.recv_into, view)

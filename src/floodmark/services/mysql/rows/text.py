@@ -7,9 +7,10 @@ keeps every place inside the buffer.
 
 from __future__ import annotations
 
+import socket
 import struct
-from collections.abc import Sequence
-from typing import Any, TypeAlias
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -24,6 +25,8 @@ try:
 except ImportError:
     compiled = None
 
+T = TypeVar("T")
+R = TypeVar("R")
 Array: TypeAlias = Any
 Numbers: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 
@@ -84,6 +87,25 @@ def packets(command: bytes) -> bytes:
     pieces = [command[at : at + FULL] for at in range(0, len(command) + 1, FULL)]
     heads = (struct.pack("<I", len(p) | (n & 0xFF) << 24) for n, p in enumerate(pieces))
     return b"".join(head + piece for head, piece in zip(heads, pieces, strict=True))
+
+
+def send(link: socket.socket, command: bytes) -> None:
+    """Sends a command."""
+    try:
+        link.sendall(packets(command))
+    except OSError as error:
+        raise lost() from error
+
+
+def received(receive: Callable[[T], R], into: T) -> R:
+    """What a socket's function receives; raises if the connection has ended."""
+    try:
+        got = receive(into)
+    except OSError as error:
+        raise lost() from error
+    if not got:
+        raise lost()
+    return got
 
 
 def gathered(wanted: pa.DataType) -> pa.DataType:
