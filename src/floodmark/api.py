@@ -10,7 +10,6 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
-from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, overload
 
@@ -32,6 +31,7 @@ from floodmark.model.results import (
     MoveResult,
     Plan,
     RunHistory,
+    RunRow,
     StagedFiles,
     SyncResult,
     SystemWatermark,
@@ -42,6 +42,7 @@ from floodmark.model.results import (
 )
 from floodmark.model.run import SyncOptions, new_run
 from floodmark.model.times import begun, compact, timestamp
+from floodmark.model.typed import html_table
 from floodmark.model.watching import Callback, watching
 from floodmark.services.store.store import Store
 from floodmark.sync import preview as planview
@@ -108,8 +109,7 @@ class Pipeline:
             "warehouse": self.config.warehouse.label,
             "tables": ", ".join(self.config.tables) or "those of the source",
         }
-        lines = "".join(f"<tr><th>{name}</th><td>{escape(str(one))}</td></tr>" for name, one in shown.items())
-        return f"<table>{lines}</table>"
+        return html_table(shown)
 
     @contextmanager
     def _spark(self, given: object) -> Iterator[Spark | WarmSpark | None]:
@@ -201,16 +201,13 @@ class Pipeline:
         since = compact(datetime.now(UTC) - timedelta(days=days))
         found = [store.get(one.path) for one in store.list("runs/", start_after=f"runs/{since}")]
         documents = [json.loads(report) for report in reversed(found) if report]
-        return RunHistory.of(
-            {
-                "runs": [
-                    {"run": document["run"], "at": begun(document["run"]), **table}
-                    for document in documents
-                    for table in document["tables"]
-                    if not tables or table["table"] in tables
-                ]
-            }
+        rows = (
+            RunRow.of({"run": document["run"], "at": begun(document["run"]), **table})
+            for document in documents
+            for table in document["tables"]
+            if not tables or table["table"] in tables
         )
+        return RunHistory(runs=tuple(rows))
 
     # watermarks
 

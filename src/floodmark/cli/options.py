@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -302,24 +303,17 @@ def _known_tables(ctx: click.Context, parameter: click.Parameter, incomplete: st
     return fitting([name for name in names if name not in given], incomplete)
 
 
-def one_table(function: F) -> F:
-    """`-t T`, exactly once."""
-    return click.option(
-        "-t", "--table", metavar="TABLE", required=True, multiple=True, callback=_one,
-        help="The table, as schema.table.", shell_complete=_known_tables,
-    )(function)  # fmt: skip
+_tables = partial(click.option, "-t", "--table", metavar="TABLE", multiple=True, shell_complete=_known_tables)
+one_table = _tables(required=True, callback=_one, help="The table, as schema.table.")
+maybe_table = _tables(
+    callback=lambda ctx, parameter, value: _one(ctx, parameter, value) if value else None,
+    help="The table, as schema.table.",
+)
 
 
-def maybe_table(function: F) -> F:
-    """`-t T`, once or not at all."""
-
-    def check(ctx: click.Context, parameter: click.Parameter, value: tuple[str, ...]) -> str | None:
-        return _one(ctx, parameter, value) if value else None
-
-    return click.option(
-        "-t", "--table", metavar="TABLE", multiple=True, callback=check, help="The table, as schema.table.",
-        shell_complete=_known_tables,
-    )(function)  # fmt: skip
+def many_tables(text: str) -> Callable[[F], F]:
+    """`-t T`, any number of times."""
+    return _tables("tables", callback=_named, help=text)
 
 
 def terminal() -> bool:
@@ -338,14 +332,6 @@ def confirm(question: str, force: bool) -> None:
         )
     if not click.confirm(shown(question), err=True):
         raise ConfigError("nothing was changed")
-
-
-def many_tables(text: str) -> Callable[[F], F]:
-    """`-t T`, any number of times."""
-    return click.option(
-        "-t", "--table", "tables", metavar="TABLE", multiple=True, callback=_named, help=text,
-        shell_complete=_known_tables,
-    )  # fmt: skip
 
 
 def one_choice(tables: Sequence[str], all_tables: bool) -> None:

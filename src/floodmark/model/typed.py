@@ -99,10 +99,7 @@ class Result(Mapping[str, Any]):
         )
 
     def _repr_html_(self) -> str:
-        lines = "".join(
-            f"<tr><th>{_cell(name)}</th><td>{_cell(v)}</td></tr>" for name, v in _cells(self).items()
-        )
-        return f"<table>{lines}</table>"
+        return html_table(_cells(self))
 
 
 def plain(value: Any) -> Any:
@@ -209,6 +206,12 @@ def _cells(row: Result) -> dict[str, Any]:
         return reduce(lambda part, name: None if part is None else getattr(part, name), path, row)
 
     return {name: at(path) for name, (path, _) in _columns(type(row)).items()}
+
+
+def html_table(values: Mapping[str, Any]) -> str:
+    """Names and values for a notebook."""
+    lines = (f"<tr><th>{_cell(name)}</th><td>{_cell(value)}</td></tr>" for name, value in values.items())
+    return f"<table>{''.join(lines)}</table>"
 
 
 def _cell(value: Any) -> str:

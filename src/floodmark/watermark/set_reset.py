@@ -7,6 +7,7 @@ the log first and to the ledger second; if it dies in between, the next load fin
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import closing
 from datetime import UTC, datetime
 
 from floodmark.commit import pipeline
@@ -136,13 +137,10 @@ def watermark_move(config: Config, run: str) -> MoveResult:
         raise ConfigError(
             f"{store.uri('')} has no pipeline yet", hint="the first sync creates it: floodmark sync"
         )
-    warehouse = open_warehouse(config.warehouse)
-    try:
+    with closing(open_warehouse(config.warehouse)) as warehouse:
         waiting = tuple(_waiting(warehouse, Log(store, name), found.id, run) for name in tables(store))
         if not waiting:
             warehouse.rows(LEDGER)  # it must answer, even so
-    finally:
-        warehouse.close()
     if found.warehouse != label:
         pipeline.move(store, found, label)
     undo = f"set warehouse.url back to {found.warehouse}, then: floodmark watermark move"
@@ -327,11 +325,8 @@ def _tell_warehouse(config: Config, store: Store, state: State, force: bool, *, 
     identity = pipeline.establish(store, config.warehouse.label, stamp()).id
     target = (config.options(state.table_name).target or state.table.source.table).lower()
     try:
-        warehouse = open_warehouse(config.warehouse)
-        try:
+        with closing(open_warehouse(config.warehouse)) as warehouse:
             warehouse.set_epoch(identity, state.log, state.table_name, target, state.load_epoch, adopt=force)
-        finally:
-            warehouse.close()
     except ConflictError as error:
         raise error.of(state.table_name) from None
     except FloodmarkError as error:

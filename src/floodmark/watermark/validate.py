@@ -7,6 +7,7 @@ Anything that needs a decision (orphans, missing files) is only reported.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import closing, suppress
 
 from floodmark.clean.remove import documents
 from floodmark.commit import published_copies as copies
@@ -42,17 +43,14 @@ def watermark_validate(
     """All findings for the given tables, or for all that have a log; with `repair`, what is left afterwards."""
     store = Store(config.store)
     chosen = [full_name(config, store, n) for n in names] if names else tables(store)
-    warehouse = open_warehouse(config.warehouse)
     results = []
-    try:
+    with closing(open_warehouse(config.warehouse)) as warehouse:
         for name in chosen:
             found = _examined(config, store, name, warehouse)
             if repair and found.findings:
                 done = _repair(store, name, warehouse, found, run)
                 found = _examined(config, store, name, warehouse).but(repaired=tuple(done))
             results.append(found)
-    finally:
-        warehouse.close()
     return ValidateResult(ok=not any(r.findings for r in results), tables=tuple(results))
 
 
@@ -124,8 +122,7 @@ def _copy_findings(
             continue  # nothing was published yet
         if wrong.kind == "other_version" and copy.place in current:
             continue  # an older version wrote it before the update
-        more = {"copy": copy.path, "newest": newest}
-        found.append(Finding("stale_copy", log.table_name, f"{copy.path}: {wrong}", more))
+        found.append(_stale(log, copy, wrong, newest))
     return found
 
 
@@ -135,9 +132,13 @@ def _place_findings(log: Log, state: State, ledger: Ledger) -> list[Finding]:
     for copy in copies.elsewhere(log.store, log.table_name, daily=False):
         wrong = flaw(log, copy) or _behind(copy, state, ledger)
         if wrong is not None:
-            more = {"copy": copy.path, "newest": True}
-            found.append(Finding("stale_copy", log.table_name, f"{copy.path}: {wrong}", more))
+            found.append(_stale(log, copy, wrong, True))
     return found
+
+
+def _stale(log: Log, copy: copies.Stored, wrong: Flaw, newest: bool) -> Finding:
+    more = {"copy": copy.path, "newest": newest}
+    return Finding("stale_copy", log.table_name, f"{copy.path}: {wrong}", more)
 
 
 def _behind(copy: copies.Stored, state: State, ledger: Ledger) -> Flaw | None:
@@ -163,10 +164,8 @@ def _repair(store: Store, name: str, warehouse: Warehouse, found: ValidatedTable
     damaged = [f.more["commit"] for f in found.findings if f.kind == "damaged_log" and "commit" in f.more]
     for n in damaged:
         if log.readable(n) is None:
-            try:
+            with suppress(Damaged):
                 log.commit(n)
-            except Damaged:
-                continue
     done += [finding.detail for finding in log.findings]
     stale = [f for f in found.findings if f.kind == "stale_copy"]
     if stale or any(f.kind == "count_mismatch" and not f.more for f in found.findings):
@@ -190,17 +189,10 @@ def _claimed_and_published(log: Log, state: State, warehouse: Warehouse, run: st
         with taken.lease:
             target = state.table.target if state.table else None
             rows = warehouse.ledger(state.log, target).rows if target else ()
-            state = _refolded(log) or state
+            with suppress(Damaged):  # unless parts of it are lost for good, the fold of the whole log
+                state = log.fold_on(State(log.table_name))
             Watermark(log.store, log.table_name, run).publish(state, rows)
         finish(log.store.places, REPAIR_SECONDS)
         return state
 
     return decide_and_claim(log, state, publish)
-
-
-def _refolded(log: Log) -> State | None:
-    """The fold of the whole log, unless parts of it are lost for good."""
-    try:
-        return log.fold_on(State(log.table_name))
-    except Damaged:
-        return None

@@ -171,23 +171,19 @@ def _stage(stage: Stage, room: int, width: int) -> Line:
         of = f" of {count(total)}" if total and not stage.over else ""
         rows = f"{count(stage.rows)}{of} {stage.unit}s"
         rate = f"{speed:,.0f} {stage.unit}s/s" if stage.rows else ""
+        most = 70
         end = _end(stage, "" if left is None else f"{span(left)} left", written_out=True)
         numbers = f"{percent}  {rows:<32}  {'' if stage.step else f'{rate:>14}  '}{end}"
     else:
-        digits, wide, fast, word = (3, 11, 7, " left") if width >= _BESIDE else (2, 9, 6, "")
+        digits, wide, fast, word, most = (3, 11, 7, " left", 36) if width >= _BESIDE else (2, 9, 6, "", 26)
         of = f"/{compact(total, digits)}" if total and not stage.over else ""
         rows = compact(stage.rows, digits) + of
         rate = f"{compact(int(speed), digits)}/s" if stage.rows else ""
         end = _end(stage, "" if left is None else _brief(left) + word)
         numbers = f"{percent} {rows:<{wide}} {'' if stage.step else f'{rate:>{fast}} '}{end}"
-    free = room - _STAGE - 2 - max(len(numbers), _widest(width))
+    free = room - _STAGE - 2 - max(len(numbers), most)  # so that bars don't change their length
     bar = _bar(share, min(_LONGEST_BAR, free))
     return ((f"{stage.name:<{_STAGE}} ", ""), *bar, (f" {numbers}".rstrip() if bar else numbers.rstrip(), ""))
-
-
-def _widest(width: int) -> int:
-    """The columns that numbers may take at this width, so that bars don't change theirs."""
-    return 70 if width >= _WRITTEN_OUT else 36 if width >= _BESIDE else 26
 
 
 def _end(stage: Stage, left: str, written_out: bool = False) -> str:
