@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import threading
 import time
+from collections.abc import Callable
 
 import pytest
 
@@ -109,7 +110,22 @@ def test_all_tables_together_are_done_when_each_is() -> None:
     assert [stage.over for stage in watch.picture().whole] == [True]
 
 
-def test_a_long_wait_is_a_plain_line_and_a_short_one_is_not_shown() -> None:
+Plain = Callable[..., PlainProgress]
+
+
+@pytest.fixture
+def plain(monkeypatch: pytest.MonkeyPatch) -> Plain:
+    """Plain progress that writes elsewhere, and says after so many seconds what lasts."""
+
+    def made(write: Callable[[str], None], patience: float = 5.0) -> PlainProgress:
+        monkeypatch.setattr("floodmark.cli.progress.lines.to_stderr", write)
+        monkeypatch.setattr("floodmark.cli.progress.lines.EVERY", patience)
+        return PlainProgress(Scrubber())
+
+    return made
+
+
+def test_a_long_wait_is_a_plain_line_and_a_short_one_is_not_shown(plain: Plain) -> None:
     lines: list[str] = []
     said = threading.Event()
 
@@ -117,16 +133,16 @@ def test_a_long_wait_is_a_plain_line_and_a_short_one_is_not_shown() -> None:
         lines.append(line)
         said.set()
 
-    with PlainProgress(Scrubber(), write=write, patience=3600) as watch:
+    with plain(write, 3600) as watch:
         watch(events.Waiting("s.a", Wait("settling")))
         watch(events.Waiting("s.a", None))
-    with PlainProgress(Scrubber(), write=write, patience=0.01) as watch:
+    with plain(write, 0.01) as watch:
         watch(events.Waiting("s.a", Wait("lock", "process 7")))
         assert said.wait(10)
     assert len(lines) == 1 and lines[0].endswith("s for a lock in the warehouse, held by process 7")
 
 
-def test_what_all_tables_wait_for_is_one_plain_line() -> None:
+def test_what_all_tables_wait_for_is_one_plain_line(plain: Plain) -> None:
     lines: list[str] = []
     said = threading.Event()
 
@@ -135,7 +151,7 @@ def test_what_all_tables_wait_for_is_one_plain_line() -> None:
         if line.startswith("s.c"):
             said.set()
 
-    with PlainProgress(Scrubber(), write=write, patience=0.01) as watch:
+    with plain(write, 0.01) as watch:
         watch(
             events.TablesChosen(
                 "",
@@ -155,7 +171,7 @@ def test_what_all_tables_wait_for_is_one_plain_line() -> None:
     assert lines == ["waiting 0 s for Spark to start", "s.c: waiting 0 s for a lock in the warehouse"]
 
 
-def test_a_step_of_a_load_that_lasts_is_a_plain_line() -> None:
+def test_a_step_of_a_load_that_lasts_is_a_plain_line(plain: Plain) -> None:
     lines: list[str] = []
     said = threading.Event()
 
@@ -163,12 +179,12 @@ def test_a_step_of_a_load_that_lasts_is_a_plain_line() -> None:
         lines.append(line)
         said.set()
 
-    with PlainProgress(Scrubber(), write=write, patience=0.01) as watch:
+    with plain(write, 0.01) as watch:
         watch(events.StageBegan("s.a", "load", 1_300))
         watch(events.Underway("s.a", "load", 0, Step("copy", 3, 12)))
         assert said.wait(10)
     assert lines[0] == "s.a: loading: 0 of about 1,300 rows, copying files, 3 of 12"
-    with PlainProgress(Scrubber(), write=write, patience=3600) as watch:
+    with plain(write, 3600) as watch:
         watch(events.StageBegan("s.a", "load", 1_300))
         watch(events.Underway("s.a", "load", 0, Step("copy", 3, 12)))
         watch(events.Underway("s.a", "load", 700, Step("insert")))
@@ -179,9 +195,9 @@ def test_a_step_of_a_load_that_lasts_is_a_plain_line() -> None:
         assert watch.at_work() == []
 
 
-def test_notes_of_tables_are_kept_for_the_result_and_those_of_the_run_are_printed() -> None:
+def test_notes_of_tables_are_kept_for_the_result_and_those_of_the_run_are_printed(plain: Plain) -> None:
     lines: list[str] = []
-    with PlainProgress(Scrubber(), write=lines.append).gathering() as watch:
+    with plain(lines.append).gathering() as watch:
         watch(events.Noted("", "starting Spark"))
         watch(events.Noted("s.a", "no index"))
     assert (lines, watch.notes) == (["starting Spark"], {"s.a": ["no index"]})

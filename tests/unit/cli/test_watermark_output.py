@@ -24,20 +24,12 @@ def shown(document: Watermark, warehouse: str = "duckdb") -> str:
     return "\n".join(watermark_lines(document, False, warehouse=warehouse))
 
 
-def test_the_load_stage_names_the_configured_warehouse() -> None:
-    assert "S3 → DuckDB" in shown(mark()) and "Redshift" not in shown(mark())
+def test_the_load_stage_names_redshift_where_that_is_the_warehouse() -> None:
     assert "S3 → Redshift" in shown(mark(), "redshift")
-    assert "DUCKDB" in list_lines([mark()], warehouse="duckdb")[0]
     assert "REDSHIFT" in list_lines([mark()], warehouse="redshift")[0]
 
 
-def test_a_table_that_is_read_whole_says_so() -> None:
-    said = shown(WHOLE)
-    assert "Mode                    full: every sync reads the whole table" in said
-    assert "Will start from         the first row: every sync reads the whole table" in said
-    for word in ("none yet", "unknown", "Lag", "incremental"):
-        assert word not in said
-    assert "snapshot of 2025-08-14 16:45:33 UTC" in list_lines([WHOLE])[1]
+def test_a_table_that_is_read_whole_may_have_no_snapshot_yet() -> None:
     assert "no snapshot yet" in list_lines([WHOLE.but(last_mysql_extraction_time=None)])[1]
 
 
@@ -55,14 +47,6 @@ def test_an_empty_table_that_is_up_to_date_does_not_look_pending(status: str) ->
 def test_a_table_before_its_first_sync_looks_pending() -> None:
     document = EMPTY.but(mysql_status="pending")
     assert "Last data timestamp     none yet" in shown(document) and "pending" in shown(document)
-
-
-def test_strategy_and_manual_flag_are_shown() -> None:
-    by_hand = mark(backup_strategy="manual_cli", metadata={"manual_watermark": True})
-    assert "Strategy                manual_cli" in shown(by_hand)
-    assert "Will start from         2025-08-14 15:30:22 (id 1250000) (set by hand)" in shown(by_hand)
-    assert "Manual watermark        yes, set by hand" in shown(by_hand)
-    assert "manual_cli" in list_lines([by_hand])[1]
 
 
 def test_changes_that_are_not_followed_are_shown() -> None:

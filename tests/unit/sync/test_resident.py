@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pytest
+
 from floodmark.cli.output.sync import cycle_line
 from floodmark.cli.progress.lines import PlainProgress
 from floodmark.cli.resident import failing_line, recovered_line
@@ -92,15 +94,14 @@ def test_only_a_configuration_error_counts_as_one() -> None:
     assert not cycle(error=TransientError("away")).mistaken
 
 
-def test_a_note_of_every_cycle_is_printed_once() -> None:
-    lines: list[str] = []
-    watch = PlainProgress(Scrubber(), write=lines.append).brief()
+def test_a_note_of_every_cycle_is_printed_once(capsys: pytest.CaptureFixture[str]) -> None:
+    watch = PlainProgress(Scrubber()).brief()
     for _ in range(3):
         watch(events.Noted("shop.orders", "no index on update_at"))
         watch(events.StageBegan("shop.orders", "extract", 10))
         watch(events.Advanced("shop.orders", "extract", 10, 1, 100))
         watch(events.StageEnded("shop.orders", "extract"))
-    assert lines == ["shop.orders: no index on update_at"]
+    assert capsys.readouterr().err == "shop.orders: no index on update_at\n"
 
 
 def test_a_failure_is_news_when_it_begins_and_when_it_ends() -> None:

@@ -24,16 +24,8 @@ class PlainProgress(SilentProgress):
 
     _prints_stages = True
 
-    def __init__(
-        self,
-        scrub: Scrubber,
-        stopping: Callable[[], bool] = lambda: False,
-        write: Callable[[str], None] | None = None,
-        patience: float = EVERY,
-    ) -> None:
+    def __init__(self, scrub: Scrubber, stopping: Callable[[], bool] = lambda: False) -> None:
         super().__init__(scrub, stopping)
-        self._write = write or to_stderr
-        self._patience = patience
         self._timers: dict[str, threading.Timer] = {}
         self._said_waits: set[Wait] = set()
 
@@ -58,13 +50,13 @@ class PlainProgress(SilentProgress):
                 case Waiting(table, None):
                     self._cancel(table)
                 case Waiting(table) if table not in self._timers:
-                    self._later(table, self._patience, partial(self._say_wait, table))
+                    self._later(table, EVERY, partial(self._say_wait, table))
                 case Underway(table, stage, _, step) if tally and (before and before.kind) != (
                     step and step.kind
                 ):
                     self._cancel(f"{table} {stage}")
                     if step is not None:
-                        self._say_later(table, stage, tally, step, self._patience)
+                        self._say_later(table, stage, tally, step, EVERY)
 
     def _cancel(self, name: str) -> None:
         if timer := self._timers.pop(name, None):
@@ -101,4 +93,4 @@ class PlainProgress(SilentProgress):
         self._say(table, said_wait(on, waited))
 
     def _say(self, table: str, text: str) -> None:
-        self._write(shown(self._scrub(f"{table}: {text}" if table else text)))
+        to_stderr(shown(self._scrub(f"{table}: {text}" if table else text)))
