@@ -19,10 +19,10 @@ from floodmark.model.run import Lag
 from floodmark.model.text import clock, count, counted, duration
 from floodmark.model.times import TEMPORAL, parse_moment
 
-Word = Literal["failed", "differs", "behind", "failing", "unknown", "waiting to load", "never synced", "ok"]
+Word = Literal["failed", "behind", "differs", "failing", "unknown", "waiting to load", "never synced", "ok"]
 # Worst first. The unknown may be as bad as anything, except what is known to be bad.
 WORDS: tuple[Word, ...] = (
-    "failed", "differs", "behind", "failing", "unknown", "waiting to load", "never synced", "ok"
+    "failed", "behind", "differs", "failing", "unknown", "waiting to load", "never synced", "ok"
 )  # fmt: skip
 # How far a table may be behind if the configuration sets no limit: a missed nightly sync shows.
 DEFAULT_LIMIT = 25 * 3600.0
@@ -160,14 +160,14 @@ def behind_seconds(facts: TableFacts, now: datetime) -> float | None:
     The lag when a sync last caught up plus the time since then, or how long files have waited to be loaded. A table whose
     first sync fails is behind since then.
     """
-    status = facts.status or TableStatus(facts.table)
-    if facts.live is not None and facts.live.lag_seconds is not None:
-        return facts.live.lag_seconds
+    status, live = facts.status or TableStatus(facts.table), facts.live
     caught_up = age(_looked(status), now)
     if caught_up is None:
         return age(status.failing_since, now)
-    lag = status.lag.seconds if status.lag and status.lag.seconds is not None else 0.0
-    return max(lag + caught_up, age(status.pending_since, now) or 0.0)
+    behind = caught_up + ((status.lag.seconds if status.lag else None) or 0.0)
+    if live is not None and live.lag_seconds is not None:  # measured since, by the run that is at work
+        behind = live.lag_seconds + (age(live.lag_at, now) or 0.0)
+    return max(behind, age(status.pending_since, now) or 0.0)
 
 
 def _looked(status: TableStatus) -> str | None:
@@ -214,12 +214,12 @@ def _candidates(facts: TableFacts, limit: float, now: datetime, pending: int | N
     error = status.error if status.exit_code not in NO_FAILURE else None
     if status.exit_code in FAILED:
         yield TableHealth("failed", error or "")
+    if (behind := behind_seconds(facts, now)) is not None and behind > limit:
+        yield TableHealth("behind", error or _late(facts, status, limit, now))
     if status.verify is not None and not status.verify.ok:
         yield TableHealth("differs", _differences(status))
     elif status.exit_code == DIFFERS:
         yield TableHealth("differs", status.error or "")
-    if (behind := behind_seconds(facts, now)) is not None and behind > limit:
-        yield TableHealth("behind", error or _late(facts, status, limit, now))
     error = error or (status.failure.message if status.failure else mark.error)
     if error is not None:
         yield TableHealth("failing", f"will be tried again: {error}")

@@ -109,6 +109,7 @@ class Log:
         self.own: dict[int, bytes] = {}
         self.seen: tuple[Copy | None] | None = None  # the primary copy as that read found it; None: unusable
         self.over: set[str] = set()  # and claims known to be released
+        self.counted_anew = False  # whether its published copy counts rows as version 0.1.0 did
 
     def read(self, old: float = 0.0) -> State:
         """The table's current state, recovered if necessary; n = -1 if the table has no log.
@@ -284,7 +285,9 @@ class Log:
         """The state with all later commits folded in; version 0.1.0 counted rows otherwise: then with all commits."""
         if not state.data.apart and state.n >= 0:
             with suppress(Damaged):
-                return self.fold_on(State(self.table_name))
+                anew = self.fold_on(State(self.table_name))
+                self.counted_anew = True
+                return anew
         last = max(self.numbers(state.n), default=state.n)
         before = state
         for commit, found in self.commits(range(state.n + 1, last + 1)):

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from secrets import token_hex
 
 from floodmark.commit.copies_to import RECOVERED_FROM, pipeline_elsewhere
-from floodmark.model.errors import ConfigError, DataError
+from floodmark.model.errors import ConfigError, DataError, FloodmarkError
 from floodmark.model.json import dump, load
 from floodmark.services.store.store import Store
 
@@ -101,6 +101,8 @@ class StorePipeline:
             self.known()
         except ConfigError:
             return False
+        except FloodmarkError:
+            pass  # whose it is can't be told now, but nobody was refused
         return True
 
     def begun(self, now: str) -> Identity:

@@ -7,6 +7,7 @@ damaged object as missing, and a failed write stops nothing. Nothing that moves 
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
@@ -38,6 +39,8 @@ EARLIER_SECONDS = 60.0
 # How often a write is tried again because another writer came first.
 ATTEMPTS = 5
 MOST_KILLED = 5
+# A whole number that is not even a float.
+_ABSURD = re.compile(rb"\d{300}")
 # Findings listed in a verify's status object; its counts cover all of them.
 MOST_FINDINGS = 60
 # Failures and warnings listed in doctor's; its counts cover all checks.
@@ -423,15 +426,25 @@ def _update_status(
 
 def _earlier(store: Store, table_name: str) -> tuple[TableStatus | None, list[str]]:
     """The status as version 0.1.0 has left it, in two objects, and their paths."""
-    folders = store.folders_of("status/", old=EARLIER_SECONDS)[0]
-    paths = {
-        kind: f"status/{kind}/{encode(table_name)}.json" for kind in ("checks", "verify") if kind in folders
-    }
+    paths = {kind: f"status/{kind}/{encode(table_name)}.json" for kind in earlier_kinds(store)}
     objects = {kind: store.get(path) for kind, path in paths.items()}
-    status = parse(TableStatus, objects.get("checks"), table_name)
-    if verify := parse(VerifyResult, objects.get("verify"), table_name):
-        status = replace(status or TableStatus(table_name), verify=verify)
+    status = joined(
+        table_name,
+        parse(TableStatus, objects.get("checks"), table_name),
+        parse(VerifyResult, objects.get("verify"), table_name),
+    )
     return status, [paths[kind] for kind, data in objects.items() if data is not None]
+
+
+def earlier_kinds(store: Store) -> list[str]:
+    """The folders below `status/` that version 0.1.0 has left: a status was a check and a verify."""
+    folders = store.folders_of("status/", old=EARLIER_SECONDS)[0]
+    return [kind for kind in ("checks", "verify") if kind in folders]
+
+
+def joined(table_name: str, check: TableStatus | None, verify: VerifyResult | None) -> TableStatus | None:
+    """The status that version 0.1.0 kept in two objects."""
+    return check if verify is None else replace(check or TableStatus(table_name), verify=verify)
 
 
 # ---------------------------------------------------------------- reading and writing
@@ -493,9 +506,11 @@ def update(
 
 
 def parse(kind: type[T], data: bytes | None, table_name: str | None = None) -> T | None:
-    """The status object in these bytes; None if they hold anything else, or another table's."""
+    """The status object in these bytes; None if they hold anything else, another table's, or numbers that none has."""
+    if data is None or _ABSURD.search(data):
+        return None
     try:
-        found = load(kind, data or b"")
+        found = load(kind, data)
     except ValueError:
         return None
     return found if table_name is None or getattr(found, "table_name", None) == table_name else None

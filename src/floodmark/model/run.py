@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime
 from functools import reduce
 from secrets import token_hex
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 from floodmark.model.errors import FloodmarkError, exit_code
 from floodmark.model.plausible import MOST_ROWS
@@ -29,6 +29,7 @@ LOAD: tuple[Stage, ...] = ("load",)
 class Lag(Result):
     """How far the source is ahead of a table's position: in seconds of its cursor, or in ids."""
 
+    __pydantic_config__: ClassVar[Any] = {"allow_inf_nan": False}  # a stored one may be anybody's
     seconds: float | None = None
     ids: int | None = None
 

@@ -21,7 +21,21 @@ from floodmark.commit.lease import LeaseNote, lives
 from floodmark.commit.outcomes import RunOutcome, Scrub, parse_run
 from floodmark.commit.publish import glance
 from floodmark.commit.recovery.recover import RECORDS, Recovery
-from floodmark.commit.status import DAYS, LIVE, TABLES, Day, Killed, Live, Month, TableStatus, merged, parse
+from floodmark.commit.status import (
+    DAYS,
+    LIVE,
+    TABLES,
+    Day,
+    Killed,
+    Live,
+    Month,
+    TableStatus,
+    VerifyResult,
+    earlier_kinds,
+    joined,
+    merged,
+    parse,
+)
 from floodmark.model.secrets import masked
 from floodmark.model.times import compact
 from floodmark.services.store.store import Store
@@ -64,15 +78,18 @@ class Kept(Generic[T]):
     def _take(
         self, store: Store, pool: ThreadPoolExecutor, stale: Sequence[str], listed: Mapping[str, object]
     ) -> None:
-        fresh = dict(
-            zip(
-                stale, pool.map(lambda path: self.read(self._name(path), store.get(path)), stale), strict=True
-            )
-        )
+        fresh = dict(zip(stale, pool.map(partial(self._value, store), stale), strict=True))
         self.known = {
             path: (sign, fresh[path] if path in fresh else self.known[path][1])
             for path, sign in listed.items()
         }
+
+    def _value(self, store: Store, path: str) -> T | None:
+        data = store.get(path)
+        try:
+            return self.read(self._name(path), data)
+        except (ValueError, OverflowError):  # numbers that none has
+            return None
 
     def _name(self, path: str) -> str:
         return unquote(path.removeprefix(self.prefix).removesuffix(".json"))
@@ -125,10 +142,13 @@ class StoreFacts:
         self.limit = limit
         self._lock = threading.RLock()
         self._marks = Kept(WATERMARKS, partial(_mark, scrub))
+        self._scrub = scrub
         self._statuses = Kept(TABLES, partial(_status, scrub))
+        self._checks = Kept("status/checks/", lambda name, data: parse(TableStatus, data, name))
+        self._verifies = Kept("status/verify/", lambda name, data: parse(VerifyResult, data, name))
         self._leases = Kept(LEASES, lambda name, data: parse(LeaseNote, data, name))
         self._live = Kept(LIVE, lambda name, data: parse(Live, data, name))
-        self._current = [kept.look for kept in (self._marks, self._statuses, self._leases, self._live)]
+        self._current = [self._marks.look, self._look_at_statuses, self._leases.look, self._live.look]
         self._recoveries = Kept(RECORDS, lambda name, data: parse(Recovery, data))
         self._runs = KeptRuns(RUNS, lambda name, data: parse_run(data, scrub))
         self._months: dict[str, Kept[Month]] = {}
@@ -148,8 +168,24 @@ class StoreFacts:
             self._look(*self._current)
             return self._known()
 
+    def _look_at_statuses(self, store: Store, pool: ThreadPoolExecutor) -> None:
+        """Also at those that version 0.1.0 has left, until the next run of each table replaces them."""
+        self._statuses.look(store, pool)
+        kinds = earlier_kinds(store)
+        for kind, kept in (("checks", self._checks), ("verify", self._verifies)):
+            if kind in kinds or kept.known:
+                kept.look(store, pool)
+
+    def _known_statuses(self) -> dict[str, TableStatus | None]:
+        checks, verifies = self._checks.items(), self._verifies.items()
+        found: dict[str, TableStatus | None] = {}
+        for name in {*checks, *verifies}:
+            status = joined(name, checks.get(name), verifies.get(name))
+            found[name] = status.masked(self._scrub) if status else None
+        return {**found, **self._statuses.items()}
+
     def _known(self) -> tuple[TableFacts, ...]:
-        marks, statuses = self._marks.items(), self._statuses.items()
+        marks, statuses = self._marks.items(), self._known_statuses()
         leases, live = self._leases.items(), self._live.items()
         found = []
         # The older tool kept its watermarks in the same place, under names without a dot.

@@ -69,6 +69,12 @@ class OpenLineage:
         self._sender.close()
 
     def __call__(self, event: Event) -> None:
+        try:
+            self._take(event)
+        except Exception:  # lineage is never worth a sync
+            log.debug("lineage", exc_info=True)
+
+    def _take(self, event: Event) -> None:
         match event:
             case RunBegan(_, run, "sync", False):
                 self._run, self._started = run, set()

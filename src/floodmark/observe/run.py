@@ -95,7 +95,8 @@ class Observer:
 
         try:
             write_file(file, exposition(self._facts.look()))
-        except FloodmarkError as error:
+        except Exception as error:
             level = logging.INFO if self._warned else logging.WARNING
             self._warned = True
-            log.log(level, "the metrics could not be written: %s", error.message)
+            said = error.message if isinstance(error, FloodmarkError) else type(error).__name__
+            log.log(level, "the metrics could not be written: %s", said)

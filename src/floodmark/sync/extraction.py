@@ -1,6 +1,6 @@
 """Extract and commit: runs a plan's slices as Spark tasks, and commits their files under the table's claim.
 
-A commit gathers the slices of a few seconds, so that a crash costs little and the log stays short. events.Committed
+A commit gathers the slices of a few seconds, so that a crash costs little and the log stays short. Committed
 files are loaded while reading continues.
 """
 

@@ -235,7 +235,7 @@ def test_a_load_stage_as_it_was_last_known_says_so(
 
 
 def test_an_error_common_to_several_tables_is_printed_once() -> None:
-    def of(table: str, message: str = "no such folder") -> Failure:
+    def of(table: str | None, message: str = "no such folder") -> Failure:
         return Failure(code=2, kind="config", table=table, message=message, hint="make it")
 
     assert emit.together([of("s.a"), of("s.b", "else"), of("s.c")]) == [
@@ -246,6 +246,7 @@ def test_an_error_common_to_several_tables_is_printed_once() -> None:
     assert emit.error_lines(said) == [
         "floodmark: s.a, s.b and 4 more tables: no such folder", "  make it",
     ]  # fmt: skip
+    assert emit.together([of(None)]) == [of(None)]  # of a whole run
 
 
 def test_only_the_mistakes_of_a_configuration_have_a_line_each(

@@ -31,8 +31,8 @@ AGREES = VerifyResult("s.t", "r", ago(60), 1.0, True)
 LATE = DEFAULT_LIMIT + 1
 
 
-def live(lag: float) -> Live:
-    return Live("s.t", "r", "etl-1", 7, ago(9), ago(1), lag_seconds=lag)
+def live(lag: float, at: float = 5) -> Live:
+    return Live("s.t", "r", "etl-1", 7, ago(9), ago(1), lag_seconds=lag, lag_at=ago(at))
 
 
 def failed(code: int, **more: Any) -> dict[str, Any]:
@@ -50,7 +50,7 @@ CASES: list[tuple[dict[str, Any], dict[str, Any], dict[str, Any], str, str]] = [
     ({"exit_code": 3, "error": "held"}, {}, {}, "ok", ""),
     ({"exit_code": 7, "error": "they differ"}, {}, {}, "differs", "they differ"),
     ({"verify": DIFFERS}, {}, {}, "differs", "verify found 3 missing, 0 extra, 0 different"),
-    ({"verify": DIFFERS, "caught_up_at": ago(LATE)}, {}, {}, "differs", "verify found 3 missing, 0 extra, 0 different"),
+    ({"verify": DIFFERS, "caught_up_at": ago(LATE)}, {}, {}, "behind", "no sync has looked since 2026-11-16 10:59:59 UTC, target 1 d 1 h"),
     ({"verify": AGREES}, {}, {}, "ok", ""),
     (failed(4), {}, {}, "failing", "will be tried again: why"),
     (failed(5), {}, {}, "failing", "will be tried again: why"),
@@ -66,6 +66,8 @@ CASES: list[tuple[dict[str, Any], dict[str, Any], dict[str, Any], str, str]] = [
     ({"pending_since": ago(2 * 24 * HOUR)}, {}, {}, "behind", "files have waited to be loaded since 2026-11-15 12:00:00 UTC, target 1 d 1 h"),
     ({"caught_up_at": None, "last_check_time": ago(3 * 24 * HOUR)}, {}, {}, "behind", "no sync has looked since 2026-11-14 12:00:00 UTC, target 1 d 1 h"),
     ({"caught_up_at": ago(LATE)}, {}, {"running": True, "live": live(60.0)}, "ok", ""),
+    # A run that hangs renews its lease, but measures nothing any more.
+    ({"caught_up_at": ago(LATE)}, {}, {"running": True, "live": live(60.0, LATE)}, "behind", "no sync has looked since 2026-11-16 10:59:59 UTC, target 1 d 1 h"),
     ({}, {}, {"running": True, "live": live(LATE)}, "behind", "1 d 1 h behind the source, target 1 d 1 h"),
     ({}, {}, {"damaged": True, "mark": None}, "unknown", "its watermark can't be read"),
     ({"caught_up_at": None, "last_check_time": None, "lag": None}, {}, {}, "unknown", "no sync has recorded when it last looked"),

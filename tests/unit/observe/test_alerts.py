@@ -246,3 +246,21 @@ def test_a_refused_run_of_a_copied_configuration_says_and_remembers_nothing_abou
         alerts.after(SyncReport("r2", 1.0, (TableReport("s.t0", error=refusal), TableReport("s.t1"))))
     assert Alerts(copied).check()["receivers"] == []
     assert store.get(STATE) == remembered and len(hook.events) == before
+
+
+def test_a_damaged_pipeline_json_silences_no_alert(config: Config, hook: Receiving) -> None:
+    Store(config.store).put("pipeline.json", b"{")
+    ended(config, DataError("the source was replaced"))
+    assert [kind for kind, *_ in hook.events] == ["failed"]
+
+
+def test_a_status_of_version_0_1_0_counts_until_the_next_run_of_its_table(
+    config: Config, hook: Receiving
+) -> None:
+    """Otherwise an upgrade looks like a recovery."""
+    ended(config, DataError("the source was replaced"))
+    store, path = Store(config.store), "status/tables/s.t0.json"
+    store.put("status/checks/s.t0.json", store.get(path) or b"")
+    store.delete([path])
+    assert {one["table"]: one["state"] for one in Alerts(config).check()["tables"]}["s.t0"] == "failed"
+    assert [kind for kind, *_ in hook.events] == ["failed"]

@@ -106,7 +106,7 @@ def test_the_values_are_those_of_the_store(store: Counting) -> None:
     assert found[f"floodmark_runs_total{{exit_code=4,table={NAME}}}"] == 1
     assert found[f"floodmark_run_duration_seconds{{stage=load,table={NAME}}}"] == 1
     assert found[f"floodmark_run_duration_seconds{{stage=total,table={NAME}}}"] == 4
-    assert found[f"floodmark_table_state{{state=differs,table={NAME}}}"] == 1
+    assert found[f"floodmark_table_state{{state=behind,table={NAME}}}"] == 1
     assert found["floodmark_recoveries{source=daily,success=yes}"] == 1
     assert found["floodmark_recoveries{source=nothing,success=no}"] == 1
     assert found["floodmark_recovery_timestamp_seconds{source=daily}"] == moment

@@ -104,6 +104,15 @@ def test_a_run_that_is_refused_leaves_no_report_in_another_pipeline_s_store(conf
     assert list(store.list("runs/")) == []
 
 
+def test_a_table_whose_pipeline_can_t_be_read_is_reported_like_any_other(config: Config) -> None:
+    store = Store(config.store)
+    Filled(store).table(TABLE.name)
+    store.put("pipeline.json", b"{")
+    report = sync(config, [TABLE.name], False, SyncOptions(load_only=True), events.ignore, RUN)
+    assert [one.exit_code for one in report.tables] == [6]
+    assert [one.path for one in store.list("runs/")] == [f"runs/{RUN}.json"]
+
+
 def test_a_copied_configuration_writes_nothing_about_the_tables_of_another_pipeline(config: Config) -> None:
     store = Store(config.store)
     pipeline.establish(store, config.warehouse.label, stamp())

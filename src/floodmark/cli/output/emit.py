@@ -112,15 +112,14 @@ def together(errors: Sequence[Why]) -> list[Failure]:
     alike: dict[tuple[str, str, str | None], list[Why]] = {}
     for error in errors:
         alike.setdefault((error.kind, error.message, error.hint), []).append(error)
+    said = [(Failure.of(same[0].as_json()), same) for same in alike.values()]
     return [
-        Failure.of(same[0].as_json()).but(table=_named([str(error.table) for error in same]))
-        for same in alike.values()
+        one.but(table=_named([str(error.table) for error in same])) if len(same) > 1 else one
+        for one, same in said
     ]
 
 
 def _named(tables: Sequence[str]) -> str:
-    if len(tables) == 1:
-        return tables[0]
     if len(tables) <= 3:
         return f"{', '.join(tables[:-1])} and {tables[-1]}"
     return f"{', '.join(tables[:2])} and {len(tables) - 2} more tables"

@@ -23,8 +23,10 @@ from typing import BinaryIO
 from uuid import uuid4
 
 from floodmark.model.errors import ConfigError, FloodmarkError, TransientError
+from floodmark.services.retry import Retries
 
 PARTS = ".part"
+LOCK_SECONDS = 1.0  # for the lock of `swap`, which is held for moments
 STALE_SECONDS = 86_400
 # Stands for an object too large to be one of ours: no reader takes it for a document.
 NO_DOCUMENT = b"\xff(too large to be read)"
@@ -86,8 +88,16 @@ class Folder:
             _make(self.root / PARTS)
             lock = os.open(self.root / PARTS, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             try:
-                with suppress(OSError):  # a file system without locks
-                    fcntl.flock(lock, fcntl.LOCK_EX)
+                for _ in Retries(pause=0.01, longest=0.2, seconds=LOCK_SECONDS):
+                    try:
+                        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                        break
+                    except BlockingIOError:
+                        continue  # a process that was stopped may hold it for ever
+                    except OSError:
+                        break  # a file system without locks
+                else:
+                    return False
                 if self._tag(path) != tag:
                     return False
                 self.put(path, data)
