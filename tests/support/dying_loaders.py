@@ -56,9 +56,7 @@ def load_all(said: dict[str, Any]) -> int:
         ending_at(said["at"], said["when"], signal.Signals[said["signal"]])
     limits = Limits(**said["limits"])
     spec = WarehouseSpec(**said["warehouse"], tls=Tls("disabled"))
-    warehouse = Redshift(
-        SocketTransport(spec, limits), spec.schema, iam_role=said["warehouse"]["iam_role"], limits=limits
-    )
+    warehouse = Redshift(SocketTransport(spec, limits), spec.schema, iam_role=said["warehouse"]["iam_role"])
     table = load(Table, said["table"].encode())
     read = ((read_commit(commit.encode()), digest) for commit, digest in said["commits"])
     commits = tuple((commit, digest) for commit, digest in read if isinstance(commit, WithFiles))

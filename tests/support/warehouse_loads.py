@@ -145,7 +145,7 @@ class RedshiftPlace:
         """The same over another kind of connection, or with another address or name."""
         limits = limits or self.limits
         transport = kind(self.server.warehouse_spec(self.schema, **address), limits)
-        return Redshift(transport, self.schema, iam_role=self.server.role, limits=limits)
+        return Redshift(transport, self.schema, iam_role=self.server.role)
 
     def losing(self, when: str) -> Warehouse:
         warehouse = self.open()
@@ -217,7 +217,7 @@ class DataApiPlace(RedshiftPlace):
         more = {"password": None, "iam": Iam(cluster="c")} if self.server.standin else {}
         spec = self.server.warehouse_spec(self.schema, **more, transport="data_api")
         transport = DataApiTransport(spec, limits, self.client, poll=0.01 if self.server.standin else 0.2)
-        return Redshift(transport, self.schema, iam_role=self.server.role, limits=limits)
+        return Redshift(transport, self.schema, iam_role=self.server.role)
 
 
 Place = DuckPlace | RedshiftPlace

@@ -136,7 +136,7 @@ def test_a_target_with_the_name_of_one_of_our_tables_is_refused(fill: Fill) -> N
 def test_a_missing_schema_is_created(fill: Fill, place: RedshiftPlace) -> None:
     new = place.server.new_schema()
     transport = SocketTransport(place.server.warehouse_spec(new), place.limits)
-    warehouse = Redshift(transport, new.upper(), iam_role=place.server.role, limits=place.limits)
+    warehouse = Redshift(transport, new.upper(), iam_role=place.server.role)
     assert warehouse.rows("orders") == 0
     warehouse.load(fill.request(fill.commit([row(1)])))
     assert warehouse.rows("orders") == 1

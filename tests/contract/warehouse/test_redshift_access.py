@@ -29,7 +29,7 @@ def securely(server: RedshiftStandIn, tls: Tls | None, **more: Any) -> Redshift:
     limits = replace(server.limits, attempts=1)
     about = {"host": server.host, "port": server.port, "user": server.user, "database": server.database}
     spec = WarehouseSpec("redshift", "public", **{**about, "password": server.password, **more}, tls=tls)
-    return Redshift(SocketTransport(spec, limits), iam_role=server.role, limits=limits)
+    return Redshift(SocketTransport(spec, limits), iam_role=server.role)
 
 
 def test_tls_is_verified_with_the_given_ca(over_tls: RedshiftStandIn) -> None:

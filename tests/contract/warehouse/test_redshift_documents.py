@@ -41,9 +41,7 @@ def warehouse(place: RedshiftPlace, setting: str, longest_cast: int = 16_000_000
     place.server.execute(f"ALTER ROLE {user} SET floodmark.longest_cast TO '{longest_cast}'")
     spec = place.server.warehouse_spec(place.schema, user=user, password=secret)
     transport = SocketTransport(spec, place.limits)
-    return Redshift(
-        transport, place.schema, iam_role=place.server.role, limits=place.limits, large_strings=True
-    )
+    return Redshift(transport, place.schema, iam_role=place.server.role, large_strings=True)
 
 
 def test_long_documents_arrive_whole_if_the_cluster_accepts_them(fill: Fill, place: RedshiftPlace) -> None:

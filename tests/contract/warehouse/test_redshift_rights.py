@@ -65,7 +65,7 @@ class Second:
 
     @property
     def warehouse(self) -> Redshift:
-        return Redshift(self.transport, self.place.schema, iam_role=self.role, limits=self.place.limits)
+        return Redshift(self.transport, self.place.schema, iam_role=self.role)
 
     def load(self, n: int) -> None:
         self.warehouse.load(self.fill.request(self.fill.commit([code("a", n)])))

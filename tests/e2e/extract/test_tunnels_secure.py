@@ -165,7 +165,7 @@ def test_a_tunnel_that_dies_during_a_load_costs_one_retry(
     about = {**place.spec, "tls": Tls("disabled"), "ssh": ssh_of(own_bastion)}
     limits = replace(place.limits, connect=10)
     fill.warehouse = Redshift(
-        SocketTransport(WarehouseSpec(**about), limits), place.schema, iam_role=redshift.role, limits=limits
+        SocketTransport(WarehouseSpec(**about), limits), place.schema, iam_role=redshift.role
     )
 
     def cut_at(end: str) -> None:

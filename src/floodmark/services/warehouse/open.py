@@ -11,7 +11,7 @@ from floodmark.model.run import Wait
 from floodmark.services.warehouse.protocol import Warehouse
 
 if TYPE_CHECKING:
-    from floodmark.services.warehouse.redshift.steps import Limits, Transport
+    from floodmark.services.warehouse.redshift.steps import Transport
 
 # How long a run waits for a DuckDB file that another process has open: several times what one holds it.
 LOCK_SECONDS = 10.0
@@ -38,19 +38,17 @@ def open_warehouse(
         return DuckDB(spec.path, spec.schema, linger=linger, lock_seconds=patience, waits=waits)
     from floodmark.services.warehouse.redshift.warehouse import Redshift
 
-    way, limits = transport(spec, seconds)
     return Redshift(
-        way,
+        transport(spec, seconds),
         spec.schema,
         iam_role=spec.iam_role,
-        limits=limits,
         large_strings=spec.large_strings,
         waits=waits,
     )
 
 
-def transport(spec: WarehouseSpec, seconds: float | None) -> tuple[Transport, Limits]:
-    """The way to a Redshift, and its limits; `seconds` as above."""
+def transport(spec: WarehouseSpec, seconds: float | None) -> Transport:
+    """The way to a Redshift; `seconds` as above."""
     from floodmark.services.warehouse.redshift.steps import Limits
 
     limits = Limits() if seconds is None else Limits(connect=seconds, question=seconds, grace=1.0, attempts=1)
@@ -59,7 +57,7 @@ def transport(spec: WarehouseSpec, seconds: float | None) -> tuple[Transport, Li
     if spec.transport == "data_api":
         from floodmark.services.warehouse.redshift.data_api import DataApiTransport
 
-        return DataApiTransport(spec, limits), limits
+        return DataApiTransport(spec, limits)
     from floodmark.services.warehouse.redshift.socket import SocketTransport
 
-    return SocketTransport(spec, limits), limits
+    return SocketTransport(spec, limits)

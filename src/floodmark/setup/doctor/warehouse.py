@@ -90,7 +90,7 @@ def _way(config: Config, facts: list[DatabaseFacts]) -> Iterator[Check]:
     else:
         yield from reach(SECTION, spec.host, spec.port)
     try:
-        facts.append(look(transport(spec, ANSWER_SECONDS)[0], spec.schema, _targets(config), spec.iam_role))
+        facts.append(look(transport(spec, ANSWER_SECONDS), spec.schema, _targets(config), spec.iam_role))
     except FloodmarkError as error:
         yield SECTION.log_in_failed(error)
 

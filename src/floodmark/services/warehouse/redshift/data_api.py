@@ -57,7 +57,7 @@ class DataApiTransport:
 
     def __init__(self, spec: WarehouseSpec, limits: Limits, client: Any = None, poll: float = 0.2) -> None:
         self._spec = spec
-        self._limits = limits
+        self.limits = limits
         self._client = client
         self._poll = poll
 
@@ -65,7 +65,7 @@ class DataApiTransport:
         """A session, which only sends requests; nothing stays open at AWS."""
         if self._client is None:
             self._client = self._connected()
-        return DataApiSession(self._client, _database(self._spec), self._limits, label, self._poll)
+        return DataApiSession(self._client, _database(self._spec), self.limits, label, self._poll)
 
     def _connected(self) -> Any:
         iam = self._spec.iam

@@ -19,7 +19,7 @@ import botocore.exceptions
 import redshift_connector
 from redshift_connector.error import Error as DriverError
 
-from floodmark.config.load import WarehouseSpec
+from floodmark.config.load import Ssh, WarehouseSpec
 from floodmark.model.errors import ConfigError, FloodmarkError, TlsError, TransientError
 from floodmark.model.run import Wait
 from floodmark.model.statements import statement
@@ -60,7 +60,7 @@ class SocketTransport:
 
     def __init__(self, spec: WarehouseSpec, limits: Limits) -> None:
         self._spec = spec
-        self._limits = limits
+        self.limits = limits
 
     @property
     def address(self) -> str:
@@ -70,7 +70,7 @@ class SocketTransport:
     def open(self, label: str = "") -> SocketSession:
         """A logged-in session, in UTC, with its statements limited in time and labelled."""
         connection = self._connected()
-        session = SocketSession(connection, self.address, self._limits)
+        session = SocketSession(connection, self.address, self.limits)
         try:
             session.prepare(label)
         except BaseException:
@@ -84,7 +84,7 @@ class SocketTransport:
         failed: list[BaseException] = []
         late = threading.Event()
         try:
-            way, trusting = self._way(), redshift_tls.context(self._spec.tls)
+            way, trusting = self._tunneled(), redshift_tls.context(self._spec.tls)
         except FloodmarkError as error:
             raise Failed(error, again=isinstance(error, TransientError)) from error
 
@@ -101,12 +101,12 @@ class SocketTransport:
         # In a separate thread: the driver's `timeout` would also apply to every later statement.
         thread = threading.Thread(target=connect, name="redshift connect", daemon=True)
         thread.start()
-        thread.join(self._limits.connect)
+        thread.join(self.limits.connect)
         if thread.is_alive():
             late.set()
             raise Failed(
                 TransientError(
-                    f"Redshift at {self.address} did not answer within {self._limits.connect:g} s",
+                    f"Redshift at {self.address} did not answer within {self.limits.connect:g} s",
                     hint="check warehouse.url, the security group and the network, then run again",
                 ),
                 again=True,
@@ -115,12 +115,15 @@ class SocketTransport:
             raise self._unconnected(failed[0]) from failed[0]
         return made[0]
 
-    def _way(self) -> dict[str, Any]:
-        """The driver's options for a tunnel, if any: a socket, so that `host` stays the name to verify."""
+    def _hop(self) -> tuple[Ssh, str, int] | None:
+        """The bastion, if any, and what lies behind it."""
         spec = self._spec
-        if spec.ssh is None or spec.host is None or spec.port is None:
-            return {}
-        return {"unix_sock": tunnel.local_socket(spec.ssh, spec.host, spec.port), "tcp_keepalive": False}
+        return None if not (spec.ssh and spec.host and spec.port) else (spec.ssh, spec.host, spec.port)
+
+    def _tunneled(self) -> dict[str, Any]:
+        """The driver's options for a tunnel, if any: a socket, so that `host` stays the name to verify."""
+        hop = self._hop()
+        return {"unix_sock": tunnel.local_socket(*hop), "tcp_keepalive": False} if hop else {}
 
     def _connect(self, way: dict[str, Any], trusting: ssl.SSLContext | None) -> Any:
         spec = self._spec
@@ -180,7 +183,9 @@ class SocketTransport:
         if any(isinstance(part, socket.gaierror) for part in (error, *error.args)):
             return Failed(ConfigError(f"there is no host {self._spec.host}", hint="check warehouse.url"))
         if isinstance(error, _BROKEN):
-            if (why := self._complaint()) is not None:
+            hop = self._hop()
+            why = tunnel.complaint(*hop, "socket") if hop else None  # what the bastion reported
+            if why is not None:
                 return Failed(why, again=isinstance(why, TransientError))
             return Failed(
                 TransientError(
@@ -190,13 +195,6 @@ class SocketTransport:
                 again=True,
             )
         raise error
-
-    def _complaint(self) -> FloodmarkError | None:
-        """What the bastion reported when it could not connect us."""
-        spec = self._spec
-        if spec.ssh is None or spec.host is None or spec.port is None:
-            return None
-        return tunnel.complaint(spec.ssh, spec.host, spec.port, "socket")
 
 
 class SocketSession:

@@ -126,15 +126,6 @@ class TooLong(DataError):
     """More than this transport takes in one transaction; fewer commits at once may fit."""
 
 
-class Transport(Protocol):
-    """A way into one database."""
-
-    longest: int  # the longest statement allowed, in bytes
-
-    def open(self, label: str = "") -> RedshiftSession:
-        """A session whose statements carry the label in Redshift's query history. Raises Failed."""
-
-
 @dataclass(frozen=True)
 class Limits:
     """Time limits, in seconds, and how often a transaction is tried."""
@@ -147,3 +138,13 @@ class Limits:
     grace: float = 60.0  # how late an answer may be after the server should have given up
     attempts: int = 6
     pause: float = 0.5  # after the first attempt; doubled each time
+
+
+class Transport(Protocol):
+    """A way into one database."""
+
+    longest: int  # the longest statement allowed, in bytes
+    limits: Limits
+
+    def open(self, label: str = "") -> RedshiftSession:
+        """A session whose statements carry the label in Redshift's query history. Raises Failed."""

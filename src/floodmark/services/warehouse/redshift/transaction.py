@@ -18,7 +18,7 @@ from floodmark.services.retry import Retries
 from floodmark.services.warehouse.protocol import Numbered
 from floodmark.services.warehouse.redshift.ledger import LedgerTables, ledger_rows
 from floodmark.services.warehouse.redshift.lock import end_stale, keepers, kept
-from floodmark.services.warehouse.redshift.steps import Failed, Limits, Lock, RedshiftSession, Transport
+from floodmark.services.warehouse.redshift.steps import Failed, Lock, RedshiftSession, Transport
 
 T = TypeVar("T")
 _UNKNOWN = "run again: the ledger shows whether it was committed"
@@ -31,14 +31,13 @@ class Tries:
     def __init__(
         self,
         transport: Transport,
-        limits: Limits,
         tables: LedgerTables,
         waits: Callable[[Wait | None], None] = lambda on: None,
     ) -> None:
         self._waits = waits
         self._transport = transport
-        self._limits = limits
-        self._retries = Retries(limits.attempts, limits.pause, longest=10.0, jitter=0.5)
+        self._limits = transport.limits
+        self._retries = Retries(self._limits.attempts, self._limits.pause, longest=10.0, jitter=0.5)
         self._tables = tables
         # By target: backends whose sessions broke, and which will never continue.
         self._lost: dict[str, frozenset[int]] = {}

@@ -55,7 +55,6 @@ from floodmark.services.warehouse.redshift.steps import (
     Check,
     Do,
     Failed,
-    Limits,
     RedshiftSession,
     Row,
     Step,
@@ -79,7 +78,6 @@ class Redshift:
         schema: str = "public",
         *,
         iam_role: str | None = None,
-        limits: Limits | None = None,
         large_strings: bool = False,
         waits: Callable[[Wait | None], None] = lambda on: None,
     ) -> None:
@@ -87,9 +85,9 @@ class Redshift:
         self._transport = transport
         self._iam_role = iam_role
         self._large_strings = large_strings
-        self._limits = limits or Limits()
+        self._limits = transport.limits
         self._tables = LedgerTables(schema)
-        self._tries = Tries(transport, self._limits, self._tables, waits)
+        self._tries = Tries(transport, self._tables, waits)
 
     def ledger(self, log: str, target: str, part: Part | None = None) -> Ledger:
         """What was loaded from a log, and who fills the target; empty while there is no ledger."""
