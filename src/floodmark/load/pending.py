@@ -270,7 +270,6 @@ def load_pending(
         # The cursor decides which of two rows in a commit is the later one.
         return (d.schema, described[d.described].cursor if d.described in described else None)
 
-    numbers: list[int] = []
     outcomes: list[LoadOutcome] = []
     retake = choice.retake
     before, shape_before = loaded_as(log, state, ledger), shaped(log, state, ledger)
@@ -302,12 +301,12 @@ def load_pending(
             before = request.table
         shape_before = shape_before.after(group[-1], request.table)
         ledger = ledger.after(state.load_epoch, outcome.retaken, outcome.loaded)
-        numbers += [row.n for row in outcome.loaded]
         outcomes.append(outcome)
         findings += [f for f in outcome.findings if f not in findings]
         on_group(outcome)
     rows, files = sum(o.rows for o in outcomes), sum(o.files for o in outcomes)
-    return Loaded(ledger, choice, tuple(numbers), rows, files, tuple(findings))
+    numbers = tuple(row.n for o in outcomes for row in o.loaded)
+    return Loaded(ledger, choice, numbers, rows, files, tuple(findings))
 
 
 def _log_choice(state: State, data: Sequence[DataCommit], choice: Choice) -> None:

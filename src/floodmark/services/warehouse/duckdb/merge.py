@@ -112,7 +112,7 @@ class Target:
 
     def count(self) -> int | None:
         """How many rows it has; None when there is no such table."""
-        return self.rows() if self.is_table() else None
+        return self.number(f"SELECT count(*) FROM {self.sql}") if self.is_table() else None
 
     def has(self, condition: str) -> bool:
         """Whether a row meets a condition."""
@@ -126,10 +126,6 @@ class Target:
             [self.schema, self.name],
         ).fetchall()
         return frozenset(str(name) for (name,) in found)
-
-    def rows(self) -> int:
-        """How many rows it has, even if this transaction has created it."""
-        return self.number(f"SELECT count(*) FROM {self.sql}")
 
     def number(self, sql: str) -> int:
         """The number that a statement returns: of a change, how many rows it changed."""

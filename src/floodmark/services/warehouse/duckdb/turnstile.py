@@ -67,11 +67,11 @@ def _taken(door: Path, give_up: float) -> int | None:
 def awaited(path: Path) -> bool:
     """Whether another process is waiting in the turnstile."""
     door = _door(path)
-    try:
-        place = os.open(door, os.O_RDWR | os.O_CLOEXEC) if door else None
-    except OSError:
+    if door is None:
         return False
-    if place is None:
+    try:
+        place = os.open(door, os.O_RDWR | os.O_CLOEXEC)
+    except OSError:
         return False
     try:
         fcntl.flock(place, fcntl.LOCK_SH | fcntl.LOCK_NB)

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
-from floodmark.model.commit import WIDE_BYTES, DataFile
+from floodmark.model.commit import WIDE_BYTES
 from floodmark.model.errors import (
     ConfigError,
     ConflictError,
@@ -227,23 +227,18 @@ class DuckDB:
     def load(self, request: LoadRequest) -> LoadOutcome:
         """Load the commits that the ledger does not have, in one transaction; a small load may share it."""
         began = time.monotonic()
+        outcome = None
         with about(request.table.name):
-            outcome = self._expected(request) if small(request) else None
+            if small(request):
+                # Not looking first whether the ledger has its commits takes less time than fetching its files. Inside
+                # the transaction it is decided in any case. Refused, nothing was loaded: looking first tells why.
+                with suppress(ConfigError, ConflictError, DataError):
+                    outcome = self._load(request, decide(request, Ledger(), None))
             if outcome is None:
                 # Decided twice: now, so that no file is fetched needlessly, and again inside the transaction.
                 decision = decide(request, *self._look.ask(request))
                 outcome = self._load(request, decision)
         return replace(outcome, seconds=time.monotonic() - began)
-
-    def _expected(self, request: LoadRequest) -> LoadOutcome | None:
-        """Load commits that the ledger should not have, without looking first; None if anything is otherwise.
-
-        For a small load, looking takes longer than fetching its files. Inside the transaction it is decided in any case.
-        """
-        try:
-            return self._load(request, decide(request, Ledger(), None))
-        except (ConfigError, ConflictError, DataError):
-            return None  # nothing was loaded: whoever looks first finds out why
 
     def note_freshness(self, rows: Sequence[Freshness]) -> None:
         """Advance these targets in `floodmark_freshness`, all at once."""
@@ -259,8 +254,15 @@ class DuckDB:
             return LoadOutcome((), decision.already, findings=decision.findings)
         files = data_files(decision.staged)
         loaded = request.ledger_rows(decision.new)
+        here = bool(files) and request.store.local(files[0].path) is not None
+
+        def ready_files(number: int) -> None:
+            request.at_work(Step("check" if here else "copy", number, len(files)), 0)
+
+        if files:
+            ready_files(0)
         with scratched("floodmark-load-") as folder:
-            paths = fetch(request.store, files, folder, request.table.name, self._fetching(request, files))
+            paths = fetch(request.store, files, folder, request.table.name, ready_files)
             staged = put.DuckDBPut(
                 table=request.table,
                 schema=self.schema,
@@ -275,17 +277,6 @@ class DuckDB:
             if failed is not None:
                 raise failed
         return LoadOutcome(loaded, decision.already, request.retake, findings=decision.findings)
-
-    def _fetching(self, request: LoadRequest, files: Sequence[DataFile]) -> Callable[[int], None]:
-        """Reports how many files are ready: copied to this machine, or checked in place."""
-        here = bool(files) and request.store.local(files[0].path) is not None
-
-        def done(number: int) -> None:
-            request.at_work(Step("check" if here else "copy", number, len(files)), 0)
-
-        if files:
-            done(0)
-        return done
 
     def _loaded(self, loads: Sequence[Ready]) -> list[FloodmarkError | None]:
         """Load them in one transaction; for each None, or the error after a COMMIT that failed.

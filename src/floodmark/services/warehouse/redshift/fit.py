@@ -84,18 +84,14 @@ def fitted(
         side_filled=beside is not None and weighed,
         parsed=fit.parsed,
         documents=frozenset(field.target for field in read if field.redshift == SUPER) & fit.parsed,
-        dist_key=_dist_key(table, now, there),
+        dist_key=dist_column(table, placed(table, now))
+        if there is None
+        else next((column.name for column in there if column.dist_key), None),
         created=made,
         direct=not (fit.parsed or given or changed or kept) and _takes(table, way, read, there),
     )
     after = tuple(statement for change in fit.changes for statement in change.after)
     return Fit(put, (*fit.before, *about.before), tuple(inside), replaced(fit.changes), after)
-
-
-def _dist_key(table: Table, now: Table, there: Sequence[TargetColumn] | None) -> str | None:
-    if there is None:
-        return dist_column(table, placed(table, now))
-    return next((column.name for column in there if column.dist_key), None)
 
 
 def _takes(table: Table, way: LoadAs, read: Sequence[Field], there: Sequence[TargetColumn] | None) -> bool:

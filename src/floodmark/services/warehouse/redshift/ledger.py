@@ -90,10 +90,8 @@ class LedgerTables:
 
     def read(self, session: RedshiftSession, log: str, target: str, part: Part | None = None) -> Ledger:
         """What the ledger says about a log and a target; empty when there is none. Waits for no load."""
-        if len(relations(session, self.schema, (LEDGER, TARGETS))) < 2:
-            return Ledger()
-        rows = session.query(f"{self._rows_of(log, part)} UNION ALL {self._holders_of(log, target)} {_ORDER}")
-        return _seen(rows, log, target, part).ledger
+        found = relations(session, self.schema, (LEDGER, TARGETS))
+        return self.seen(session, log, target, found, part).ledger
 
     def sums(self, session: RedshiftSession) -> list[LoadSum]:
         """The whole ledger, summed up by log and load epoch; empty when there is none. Waits for no load."""
@@ -194,8 +192,7 @@ class LedgerTables:
 
     def renewed(self, target: str, version: str) -> tuple[Step, ...]:
         """Set a new version: anyone who decided from the old one has to look again."""
-        token = literal(uuid4().hex)
-        return self._new_token(target, version, f"VALUES ({token})")
+        return self._new_token(target, version, f"VALUES ({literal(uuid4().hex)})")
 
     def recounted(self, target: str, version: str, commits: int, rule: str = ROWS) -> tuple[Step, ...]:
         """Set a new version that also holds the row count for the next load, by a rule over the present one.
@@ -273,15 +270,10 @@ def _seen(rows: Sequence[Row], log: str, target: str, part: Part | None) -> Seen
     return Seen(ledger, versions[0] if versions else UNWRITTEN, counts[0] if counts else None)
 
 
-def commits_of(ledger: Ledger, target: str, epoch: int | None) -> int:
-    """How many commits of an epoch the ledger has for a target."""
-    return sum(row.commits for row in ledger.rows if row.epoch == epoch and row.target == target)
-
-
 def _counted(ledger: Ledger, target: str, versions: Sequence[Row]) -> int | None:
     """How many rows the last load left in the target, by its token; None: not counted, or no longer valid."""
     found = re.fullmatch(r"[0-9a-f]{32}/(\d+)/(\d+)", str(versions[0][1])) if len(versions) == 1 else None
-    if found is None or int(found[2]) != commits_of(ledger, target, ledger.epoch):
+    if found is None or int(found[2]) != ledger.last(target, ledger.epoch)[0]:
         return None
     return int(found[1])
 

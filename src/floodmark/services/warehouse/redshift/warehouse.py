@@ -45,7 +45,7 @@ from floodmark.services.warehouse.redshift.ddl import (
 )
 from floodmark.services.warehouse.redshift.files import WriteManifest, manifests, prove
 from floodmark.services.warehouse.redshift.fit import altered, check_large_strings, fitted
-from floodmark.services.warehouse.redshift.ledger import ROWS, LedgerTables, check_still, commits_of
+from floodmark.services.warehouse.redshift.ledger import ROWS, LedgerTables, check_still
 from floodmark.services.warehouse.redshift.lock import naming_users
 from floodmark.services.warehouse.redshift.merge import put
 from floodmark.services.warehouse.redshift.names import checked_target, folded, path
@@ -122,7 +122,7 @@ class Redshift:
             ledger = seen.ledger
             if ledger.counted in (None, self._count(session, name, self._limits.statement)):
                 return
-            commits = commits_of(ledger, target, ledger.epoch)
+            commits, _ = ledger.last(target, ledger.epoch)
             steps = (
                 self._tables.unchanged(target, seen.version),
                 *self._tables.recounted(target, seen.version, commits),
@@ -350,7 +350,7 @@ class Redshift:
                 *self._tables.recounted(
                     request.target,
                     seen.version,
-                    commits_of(ledger, request.target, request.epoch) + len(loaded) - len(request.retake),
+                    ledger.last(request.target, request.epoch)[0] + len(loaded) - len(request.retake),
                     rule,
                 ),
             ]
