@@ -325,14 +325,10 @@ def _literal(form: Form, value: Value) -> str:
         if not _NUMBER.match(text):
             raise ValueError(f"not a number: {value!r}")
         return text
-    zone = "+00" if form.print == "instant" else ""
-    return f"CAST('{_plain(text)}{zone}' AS {_TYPES[form.print]})"
-
-
-def _plain(text: str) -> str:
     if not re.fullmatch(r"[-0-9 :.]+", text):
         raise ValueError(f"not a time: {text!r}")
-    return text
+    zone = "+00" if form.print == "instant" else ""
+    return f"CAST('{text}{zone}' AS {_TYPES[form.print]})"
 
 
 def _hexes(values: Sequence[str]) -> str:

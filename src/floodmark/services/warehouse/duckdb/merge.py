@@ -23,6 +23,7 @@ from floodmark.model.names import OURS
 from floodmark.model.run import Step
 from floodmark.model.table import Table
 from floodmark.model.types import KEY_FIELD, Field
+from floodmark.services.warehouse import merge
 from floodmark.services.warehouse.column_mapping import placed
 from floodmark.services.warehouse.columns import Change, TargetColumn, Wanted
 from floodmark.services.warehouse.duckdb.ddl import Held, changes, check_alterable
@@ -30,20 +31,7 @@ from floodmark.services.warehouse.duckdb.file import Connection, Volume, countin
 from floodmark.services.warehouse.duckdb.files import rows_of
 from floodmark.services.warehouse.duckdb.ledger import kind_of
 from floodmark.services.warehouse.files import ascending, check_footer, hardly_repeats, too_few
-from floodmark.services.warehouse.merge import (
-    KEPT,
-    STAGE,
-    Do,
-    Heap,
-    Put,
-    delete,
-    forget_weights,
-    insert,
-    insert_with_kept,
-    mark,
-    save_kept,
-    store_weights,
-)
+from floodmark.services.warehouse.merge import KEPT, STAGE, Do, Heap, Put
 from floodmark.services.warehouse.protocol import DELETED_AT, KEYS, Numbered, data_files, quote
 
 # The first database file format with zstd; a file keeps the format that it was created with.
@@ -229,7 +217,7 @@ def put(target: Target, spec: DuckDBPut, way: LoadAs, rows: int) -> None:
         case "delete":
             target.at_work(Step("merge"), 0)
             if spec.paths:
-                target.run(*delete(spec), *forget_weights(spec))
+                target.run(*merge.delete(spec), *merge.forget_weights(spec))
         case "mark":
             _mark(target, spec)
 
@@ -251,7 +239,7 @@ def _merge(target: Target, spec: DuckDBPut, rows: int, first: bool = False, save
         _find_losers(target, spec, keys)
     if spec.filled and (ranges is None or _any_within(target, spec, ranges)):
         saved = _save_kept(target, spec)
-        target.run(*delete(spec))
+        target.run(*merge.delete(spec))
     _keep_weights(target, spec, winners, first)
     _insert(target, winners, distinct, saved)
 
@@ -276,7 +264,7 @@ def _mark(target: Target, spec: DuckDBPut) -> None:
     paths = iter(spec.paths)
     for commit, _ in spec.commits:
         of_commit = dataclasses.replace(spec, paths=tuple(next(paths) for _ in commit.files))
-        target.run(*(mark(of_commit, commit.at) if of_commit.paths else ()))
+        target.run(*(merge.mark(of_commit, commit.at) if of_commit.paths else ()))
 
 
 def _ranges(spec: DuckDBPut) -> list[tuple[Any, Any]] | None:
@@ -318,12 +306,12 @@ def _save_kept(target: Target, spec: DuckDBPut) -> bool:
     if not (spec.kept and spec.paths and spec.keys):
         return False
     target.run(Do(f"DROP TABLE IF EXISTS temp.{quote(KEPT)}"))
-    return target.number(save_kept(spec).sql) > 0
+    return target.number(merge.save_kept(spec).sql) > 0
 
 
 def _insert(target: Target, spec: DuckDBPut, expected: int, saved: bool = False) -> None:
     """Add the rows; `saved`: those of saved keys with what the target had in `spec.kept`."""
-    steps = insert_with_kept(spec, expected) if saved else [insert(spec, expected)]
+    steps = merge.insert_with_kept(spec, expected) if saved else [merge.insert(spec, expected)]
     with counting(target.con, expected, lambda number: target.at_work(Step("insert"), number)):
         done = sum(target.number(step.sql) for step in steps)
     if done != expected:
@@ -338,4 +326,4 @@ def _keep_weights(target: Target, spec: DuckDBPut, winners: DuckDBPut, first: bo
     columns = [Wanted(spec.weight, "BLOB"), *wanted(spec.keys, {})]
     for change in changes(spec.schema, spec.side, columns, None if first else target.weights.columns()):
         target.run(Do(change.statement))
-    target.run(*forget_weights(spec), store_weights(winners))
+    target.run(*merge.forget_weights(spec), merge.store_weights(winners))

@@ -120,7 +120,10 @@ def shape(
             default = f" DEFAULT {constant(d.type, d.fill)}" if d.fill is not None and d.type != SUPER else ""
             made.append(Change("add", (f"{adding(where, d.name, d.type)}{default}",)))
             if side and d.name == HASH_FIELD and KEY_FIELD in have:
-                made.append(Change("widen", _hashing(where), column=KEY_FIELD))
+                # An earlier version stored the weights themselves.
+                fill = f"UPDATE {where} SET {quote(HASH_FIELD)} = {hashed(quote(KEY_FIELD))}"
+                drop = f"ALTER TABLE {where} DROP COLUMN {quote(KEY_FIELD)}"
+                made.append(Change("widen", (fill, drop), column=KEY_FIELD))
         elif d.was is not None and _alterable(d):
             # Runs before the transaction, in which the column gets its new name.
             longer = f"ALTER TABLE {where} ALTER COLUMN {quote(d.was.name)} TYPE {d.type}"
@@ -135,14 +138,6 @@ def shape(
                 after = (f"ALTER TABLE {where} ALTER DISTKEY {quote(was)}",)
             made.append(Change("widen", replacing(where, d.name, d.type), column=was, after=after))
     return Shape(tuple(made), parsed, frozenset(have))
-
-
-def _hashing(where: str) -> tuple[str, ...]:
-    """Replace the weights that an earlier version stored with their hashes."""
-    return (
-        f"UPDATE {where} SET {quote(HASH_FIELD)} = {hashed(quote(KEY_FIELD))}",
-        f"ALTER TABLE {where} DROP COLUMN {quote(KEY_FIELD)}",
-    )
 
 
 def keys_query(schema: str, table: str) -> str:

@@ -14,20 +14,9 @@ from dataclasses import replace
 
 from floodmark.model.commit import LoadAs
 from floodmark.model.types import READ_FIELD
+from floodmark.services.warehouse import merge
 from floodmark.services.warehouse.columns import adding
-from floodmark.services.warehouse.merge import (
-    STAGE,
-    STAGED,
-    Do,
-    Heap,
-    delete,
-    forget_weights,
-    insert,
-    insert_with_kept,
-    mark,
-    save_kept,
-    store_weights,
-)
+from floodmark.services.warehouse.merge import STAGE, STAGED, Do, Heap
 from floodmark.services.warehouse.protocol import quote
 from floodmark.services.warehouse.redshift.ddl import staging_type
 from floodmark.services.warehouse.redshift.files import Proven
@@ -80,7 +69,7 @@ def put(spec: RedshiftPut, way: LoadAs, commits: Commits, at: Sequence[str] = ()
 
 def _inserted(spec: RedshiftPut, files: Sequence[Proven]) -> list[Step]:
     """All rows of the files, through the staging table."""
-    return [*proven_stage(spec, files), insert(spec, Proven.rows(files))]
+    return [*proven_stage(spec, files), merge.insert(spec, Proven.rows(files))]
 
 
 def _copied(spec: RedshiftPut, files: Sequence[Proven], was_there: bool) -> list[Step]:
@@ -179,12 +168,12 @@ def _one_by_one(spec: RedshiftPut, commits: Commits) -> tuple[Step, ...]:
 def _place(spec: RedshiftPut, files: Sequence[Proven], rows: int | None) -> tuple[Step, ...]:
     """Put the staged rows in place of what the target has for their keys, or of all that it has."""
     if not spec.filled:
-        return (*_keep_weights(spec), insert(spec, rows))
-    gone = _emptied(spec) if spec.whole else delete(spec, bounded(spec, files))
+        return (*_keep_weights(spec), merge.insert(spec, rows))
+    gone = _emptied(spec) if spec.whole else merge.delete(spec, bounded(spec, files))
     weights = _keep_weights(replace(spec, side_filled=False) if spec.whole else spec)
     if not spec.kept:
-        return (*gone, *weights, insert(spec, rows))
-    return (save_kept(spec, bounded(spec, files)), *gone, *weights, *insert_with_kept(spec, rows))
+        return (*gone, *weights, merge.insert(spec, rows))
+    return (merge.save_kept(spec, bounded(spec, files)), *gone, *weights, *merge.insert_with_kept(spec, rows))
 
 
 def _emptied(spec: RedshiftPut) -> list[Step]:
@@ -203,8 +192,8 @@ def _removed(spec: RedshiftPut, files: Sequence[Proven]) -> list[Step]:
     return [
         *proven_stage(spec, files),
         *weigh(spec, STAGED, is_told(files)),
-        *delete(spec, bounded(spec, files)),
-        *forget_weights(spec),
+        *merge.delete(spec, bounded(spec, files)),
+        *merge.forget_weights(spec),
     ]
 
 
@@ -215,7 +204,7 @@ def _mark(spec: RedshiftPut, commit: Sequence[Proven], at: str) -> list[Step]:
     return [
         *proven_stage(spec, commit),
         *weigh(spec, STAGED, is_told(commit)),
-        *mark(spec, at, bounded(spec, commit)),
+        *merge.mark(spec, at, bounded(spec, commit)),
         *_dropped(spec),
     ]
 
@@ -224,7 +213,7 @@ def _keep_weights(spec: RedshiftPut) -> list[Step]:
     """Store each key's weight, so that 'ABC' finds 'abc' later."""
     if not spec.weighed:
         return []
-    return [*forget_weights(spec), store_weights(spec)]
+    return [*merge.forget_weights(spec), merge.store_weights(spec)]
 
 
 def _dropped(spec: RedshiftPut) -> list[Step]:
