@@ -126,7 +126,7 @@ class Killed:
 
 
 @dataclass(frozen=True)
-class VerifyResult:
+class LastVerify:
     """The result of a table's last verify. A verify that could not compare writes none."""
 
     table_name: str
@@ -152,7 +152,7 @@ class VerifyResult:
         return max(self.missing + self.extra + self.different, 0 if self.ok else 1)
 
 
-def write_verify(store: Store, result: VerifyResult) -> None:
+def write_verify(store: Store, result: LastVerify) -> None:
     """Adds a verify to the table's status; a failed write is logged and stops nothing."""
     short = replace(result, findings=result.findings[:MOST_FINDINGS])
     _update_status(store, result.table_name, lambda status: replace(status, verify=short))
@@ -290,7 +290,7 @@ class TableStatus:
     today: Day | None = None  # one day's idle runs, not yet added to the month's object
     killed: tuple[Killed, ...] = ()  # killed runs, oldest first
     complete_at: Seconds | None = None  # all that was committed before is extracted
-    verify: VerifyResult | None = None  # the last one
+    verify: LastVerify | None = None  # the last one
 
     def after_run(
         self,
@@ -431,7 +431,7 @@ def _earlier(store: Store, table_name: str) -> tuple[TableStatus | None, list[st
     status = joined(
         table_name,
         parse(TableStatus, objects.get("checks"), table_name),
-        parse(VerifyResult, objects.get("verify"), table_name),
+        parse(LastVerify, objects.get("verify"), table_name),
     )
     return status, [paths[kind] for kind, data in objects.items() if data is not None]
 
@@ -442,7 +442,7 @@ def earlier_kinds(store: Store) -> list[str]:
     return [kind for kind in ("checks", "verify") if kind in folders]
 
 
-def joined(table_name: str, check: TableStatus | None, verify: VerifyResult | None) -> TableStatus | None:
+def joined(table_name: str, check: TableStatus | None, verify: LastVerify | None) -> TableStatus | None:
     """The status that version 0.1.0 kept in two objects."""
     return check if verify is None else replace(check or TableStatus(table_name), verify=verify)
 

@@ -143,7 +143,7 @@ class RunMoment(Result):
     at: Moment
 
 
-class TableOutcome(Result):
+class TableFigures(Result):
     """What a run did to a table."""
 
     table: str
@@ -161,7 +161,7 @@ class TableOutcome(Result):
     error: Failure | None
 
 
-class TableResult(TableOutcome):
+class TableResult(TableFigures):
     """One table's part of a sync."""
 
     strategy: str | None
@@ -191,7 +191,7 @@ class SyncResult(Rows):
         return sum(table.rows_loaded for table in self.tables)
 
 
-class RunRow(TableOutcome, RunMoment):
+class RunRow(TableFigures, RunMoment):
     """One table's part of an earlier run."""
 
 

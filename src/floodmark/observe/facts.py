@@ -27,10 +27,10 @@ from floodmark.commit.status import (
     TABLES,
     Day,
     Killed,
+    LastVerify,
     Live,
     Month,
     TableStatus,
-    VerifyResult,
     earlier_kinds,
     joined,
     merged,
@@ -145,7 +145,7 @@ class StoreFacts:
         self._scrub = scrub
         self._statuses = Kept(TABLES, partial(_status, scrub))
         self._checks = Kept("status/checks/", lambda name, data: parse(TableStatus, data, name))
-        self._verifies = Kept("status/verify/", lambda name, data: parse(VerifyResult, data, name))
+        self._verifies = Kept("status/verify/", lambda name, data: parse(LastVerify, data, name))
         self._leases = Kept(LEASES, lambda name, data: parse(LeaseNote, data, name))
         self._live = Kept(LIVE, lambda name, data: parse(Live, data, name))
         self._current = [self._marks.look, self._look_at_statuses, self._leases.look, self._live.look]

@@ -39,7 +39,7 @@ Document = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Lineage:
+class LineageEvents:
     """What all events of one configuration share."""
 
     config: Config

@@ -18,7 +18,7 @@ from prometheus_client.registry import Collector, CollectorRegistry
 
 from floodmark import __version__
 from floodmark.commit.health import Mark, TableFacts, judge, moment
-from floodmark.commit.status import TableStatus, VerifyResult
+from floodmark.commit.status import LastVerify, TableStatus
 from floodmark.observe.facts import AllFacts
 from floodmark.services.temp import whole_file
 
@@ -94,7 +94,7 @@ def _mark(value: Callable[[Mark], Value]) -> Samples:
     return _by_table(lambda table: table.mark, value)
 
 
-def _verify(value: Callable[[VerifyResult], Value]) -> Samples:
+def _verify(value: Callable[[LastVerify], Value]) -> Samples:
     return _by_table(lambda table: table.status.verify if table.status else None, value)
 
 

@@ -20,7 +20,7 @@ from floodmark.model.events import Compared, Ended, Event, Planned, RunBegan, Ru
 from floodmark.model.run import TableReport
 from floodmark.model.secrets import Scrubber, masked
 from floodmark.model.times import stamp
-from floodmark.observe.lineage import Document, Lineage
+from floodmark.observe.lineage import Document, LineageEvents
 
 log = logging.getLogger("floodmark")
 
@@ -50,7 +50,7 @@ class OpenLineage:
 
     def __init__(self, config: Config) -> None:
         environment = os.environ
-        self._lineage = Lineage(
+        self._lineage = LineageEvents(
             config,
             environment.get("OPENLINEAGE_NAMESPACE") or "floodmark",
             environment.get("OPENLINEAGE_PARENT_ID"),

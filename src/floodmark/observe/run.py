@@ -25,12 +25,6 @@ if TYPE_CHECKING:
 log = logging.getLogger("floodmark")
 
 
-def _alerts(config: Config) -> Alerts:
-    from floodmark.observe.alerts import Alerts  # imports an HTTP client, which most runs don't need
-
-    return Alerts(config)
-
-
 def _traces(config: Config) -> traces.Traces | None:
     """The traces that the environment enables; None, and a log line that says why, if there can't be any."""
     if (why := traces.missing(os.environ)) is not None:
@@ -62,7 +56,11 @@ class Observer:
     def __init__(self, config: Config, metrics_file: Path | None = None) -> None:
         """Raises ConfigError when a receiver of `alerts` needs an extra that is not installed."""
         self._stack = ExitStack()
-        self._alerts = _alerts(config) if config.alerts is not None else None
+        self._alerts: Alerts | None = None
+        if config.alerts is not None:
+            from floodmark.observe.alerts import Alerts  # imports an HTTP client, which most runs don't need
+
+            self._alerts = Alerts(config)
         found = (_traces(config) if traces.wanted(os.environ) else None, _lineage(config))
         self._subscribers = [one for one in found if one is not None]
         self._file = metrics_file

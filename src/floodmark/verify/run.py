@@ -136,10 +136,10 @@ def verify(
     return VerifyResult(ok=code == 0, tables=compared), code
 
 
-def status_of(result: Verified, run: str) -> status.VerifyResult:
+def status_of(result: Verified, run: str) -> status.LastVerify:
     """The part of a result that is stored as the table's last verify."""
     found = result.differences
-    return status.VerifyResult(
+    return status.LastVerify(
         result.table, run, stamp(), round(result.seconds, 3), not found,
         by="verify" if result.repaired is None else "repair",
         low=found.low, high=found.high,

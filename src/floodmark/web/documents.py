@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any
 
 from floodmark.commit.outcomes import RunOutcome, TableOutcome
-from floodmark.commit.status import DoctorResult, VerifyResult
+from floodmark.commit.status import DoctorResult, LastVerify
 from floodmark.model.times import stamp
 from floodmark.web.house import House
 from floodmark.web.pages import Places, job, sums, totals
@@ -53,7 +53,7 @@ def _only(value: object, *names: str) -> Document:
     return {name: getattr(value, name) for name in names}
 
 
-def verified(one: VerifyResult) -> Document:
+def verified(one: LastVerify) -> Document:
     """The last verify of a table."""
     shown = _only(one, "at", "differences", "rows_source", "rows_warehouse")
     return {**shown, "findings": verify_findings(one)}

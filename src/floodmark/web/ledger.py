@@ -54,7 +54,6 @@ class Loads:
 
     at: str
     commits: int
-    rows: int
     files: int
     published: int  # commits
 
@@ -74,7 +73,7 @@ def loads_of(mark: Mark, seen: LedgerSeen) -> Loads | None:
     if epoch != mark.load_epoch:
         return None
     found = seen.sums.get((mark.log, epoch))
-    known = (found.commits, found.rows, found.files) if found else (0, 0, 0)
+    known = (found.commits, found.files) if found else (0, 0)
     return Loads(seen.at, *known, published=commits)
 
 

@@ -18,7 +18,7 @@ from floodmark.commit.health import (
 )
 from floodmark.commit.lease import LEASE_SECONDS
 from floodmark.commit.outcomes import ErrorText, RunOutcome, TableOutcome, run_at
-from floodmark.commit.status import Day, Killed, TableStatus, VerifyResult
+from floodmark.commit.status import Day, Killed, LastVerify, TableStatus
 from floodmark.observe.facts import Past
 from floodmark.web.ledger import NOT_ASKED, LedgerSeen, Loads, loads_of, waiting
 
@@ -74,7 +74,7 @@ class Row:
     last: TableOutcome | None = None
     last_success: str | None = None
     pending: int = 0
-    verified: VerifyResult | None = None
+    verified: LastVerify | None = None
     holder: TableHolder | None = None
     mark: Mark | None = None
     target: float = DEFAULT_LIMIT

@@ -7,7 +7,7 @@ from datetime import datetime
 from urllib.parse import quote
 
 from floodmark.commit.health import age
-from floodmark.commit.status import VerifyResult
+from floodmark.commit.status import LastVerify
 from floodmark.model.text import clock, count, counted, duration, shown, size
 from floodmark.web.seen import Row
 
@@ -56,7 +56,7 @@ def finding(kind: str, detail: str) -> str:
     return f"{kind.replace('_', ' ')}: {detail}".rstrip(": ")
 
 
-def verify_findings(verify: VerifyResult) -> list[str]:
+def verify_findings(verify: LastVerify) -> list[str]:
     """The first findings of a verify, each in a line."""
     return [
         finding(str(one.get("kind", "finding")), str(one.get("detail", ""))) for one in verify.findings[:50]

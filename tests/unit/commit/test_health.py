@@ -10,7 +10,7 @@ import pytest
 
 from floodmark.commit.document import Failure
 from floodmark.commit.health import DEFAULT_LIMIT, WORDS, Mark, TableFacts, judge, limit_of
-from floodmark.commit.status import Live, TableStatus, VerifyResult
+from floodmark.commit.status import LastVerify, Live, TableStatus
 from floodmark.config.load import AlertSpec
 from floodmark.model.run import Lag
 from floodmark.model.times import stamp
@@ -26,8 +26,8 @@ def ago(seconds: float) -> str:
 
 FINE = TableStatus("s.t", "r", ago(30), exit_code=0, caught_up_at=ago(30), lag=Lag(seconds=0.0))
 SYNCED = Mark("s.t", document={"last_mysql_extraction_time": ago(30)})
-DIFFERS = VerifyResult("s.t", "r", ago(60), 1.0, False, missing=3)
-AGREES = VerifyResult("s.t", "r", ago(60), 1.0, True)
+DIFFERS = LastVerify("s.t", "r", ago(60), 1.0, False, missing=3)
+AGREES = LastVerify("s.t", "r", ago(60), 1.0, True)
 LATE = DEFAULT_LIMIT + 1
 
 

@@ -10,10 +10,10 @@ import pytest
 from floodmark.commit.document import Failure
 from floodmark.commit.status import (
     Day,
+    LastVerify,
     Live,
     Month,
     TableStatus,
-    VerifyResult,
     add_days,
     first_named,
     live_path,
@@ -83,7 +83,7 @@ def test_damaged_status_objects_count_as_missing(store: Store) -> None:
             assert read_live(store, "s.t", RUN) is None
             assert data.startswith(b'{"table_name": "s.t"') or read_status(store, "s.t") is None
             assert parse(Live, data) is None and parse(Month, data, "s.t") is None
-            assert parse(VerifyResult, data) is None
+            assert parse(LastVerify, data) is None
 
 
 def test_fields_of_a_later_version_are_ignored(store: Store) -> None:
@@ -97,7 +97,7 @@ def test_the_objects_of_the_version_before_are_read_once_and_replaced(store: Cou
     old = b'{"table_name":"s.t","run":"r","last_check_time":"2026-01-01T00:00:00Z","failure":null,"exit_code":0,'
     work = b'"work":{"run":"r","at":"x","exit_code":0,"files":4,"bytes":9,"stages":{"load":2.0}}}'
     store.put("status/checks/s.t.json", old + work)
-    verify = VerifyResult("s.t", RUN, NOW, 1.0, False, missing=3)
+    verify = LastVerify("s.t", RUN, NOW, 1.0, False, missing=3)
     store.put("status/verify/s.t.json", dump(verify))
     before = read_status(store, "s.t")
     assert before is not None and before.verify == verify and before.work is not None
@@ -156,7 +156,7 @@ def test_a_verify_beside_a_sync_loses_nothing(tmp_path: Path, begun: bool) -> No
     store = Interleaved(StoreSpec(url=str(tmp_path)))
     if begun:
         write_run(store, idle(), RUN)
-    result = VerifyResult("s.t", RUN, NOW, 1.0, True)
+    result = LastVerify("s.t", RUN, NOW, 1.0, True)
     store.between = lambda: write_verify(store, result)
     write_run(store, busy(7), "r2")
     store.between = lambda: write_run(store, idle(), "r3")
@@ -256,7 +256,7 @@ def test_days_are_added_to_their_months(store: Counting) -> None:
 
 def test_the_last_verify_is_kept_with_its_first_findings(store: Counting) -> None:
     found = tuple({"kind": "missing_row", "table": "s.t", "detail": str(n)} for n in range(100))
-    result = VerifyResult(
+    result = LastVerify(
         "s.t", RUN, NOW, 1.5, False, low=("2026-01-01", 7), high=(9,), missing=100, findings=found
     )
     write_verify(store, result)
@@ -264,8 +264,8 @@ def test_the_last_verify_is_kept_with_its_first_findings(store: Counting) -> Non
     assert status is not None and (read := status.verify) is not None and (read.differences, len(read.findings), read.low) == (
         100, 60, ("2026-01-01", 7)
     )  # fmt: skip
-    assert VerifyResult("s.t", RUN, NOW, 1.5, False).differences == 1
-    assert VerifyResult("s.t", RUN, NOW, 1.5, True).differences == 0
+    assert LastVerify("s.t", RUN, NOW, 1.5, False).differences == 1
+    assert LastVerify("s.t", RUN, NOW, 1.5, True).differences == 0
     store.read_only = True
     write_verify(store, result)  # stops nothing
 

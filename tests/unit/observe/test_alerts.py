@@ -15,7 +15,7 @@ from aiosmtpd.controller import Controller
 from aiosmtpd.handlers import Message as MailHandler
 
 from floodmark.commit.pipeline import establish
-from floodmark.commit.status import TableStatus, VerifyResult, write_verify
+from floodmark.commit.status import LastVerify, TableStatus, write_verify
 from floodmark.config.load import AlertSpec, Config, SourceSpec, StoreSpec, WarehouseSpec
 from floodmark.model.errors import ConfigError, DataError, FloodmarkError, TransientError
 from floodmark.model.json import dump
@@ -193,7 +193,7 @@ def test_a_verify_with_differences_is_reported_and_so_is_the_next_good_one(
     store = Store(config.store)
     put_status(store, TableStatus("s.t", "r", stamp(), exit_code=0, caught_up_at=stamp()))
     for ok in (False, False, True):
-        write_verify(store, VerifyResult("s.t", "r", stamp(), 1.0, ok, missing=0 if ok else 3))
+        write_verify(store, LastVerify("s.t", "r", stamp(), 1.0, ok, missing=0 if ok else 3))
         with Alerts(config) as alerts:
             alerts.after_verify(["s.t"])
     assert hook.events == [("differs", "s.t", False), ("recovered", "s.t", False)]

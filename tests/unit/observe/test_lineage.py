@@ -17,7 +17,7 @@ from floodmark.model.errors import TransientError
 from floodmark.model.results import Watermark
 from floodmark.model.run import SyncReport, TableReport
 from floodmark.observe import openlineage
-from floodmark.observe.lineage import FACETS, Lineage, run_id
+from floodmark.observe.lineage import FACETS, LineageEvents, run_id
 from floodmark.observe.openlineage import OpenLineage, wanted
 from floodmark.observe.run import Observer
 from tests.support.hostile_folder import HostileFolder
@@ -81,7 +81,7 @@ RESULT = {
 
 
 def test_every_event_is_valid_by_the_published_schemas(valid: Any) -> None:
-    lineage = Lineage(config(), parent="airflow/dag.task/0f0f0f0f-0000-4000-8000-000000000000")
+    lineage = LineageEvents(config(), parent="airflow/dag.task/0f0f0f0f-0000-4000-8000-000000000000")
     valid(lineage.started(RUN, "shop.orders", AT))
     valid(lineage.ended(RUN, report(rows_loaded=5), AT))
     valid(lineage.ended(RUN, report(error=TransientError("away", hint="later")), AT))
@@ -90,7 +90,7 @@ def test_every_event_is_valid_by_the_published_schemas(valid: Any) -> None:
 
 
 def test_the_end_of_a_run_says_what_was_read_written_and_how_columns_map() -> None:
-    lineage = Lineage(config())
+    lineage = LineageEvents(config())
     event = lineage.ended(RUN, report(rows_extracted=7, rows_reread=2, rows_loaded=9, files_loaded=3), AT)
     assert (event["eventType"], event["job"]["name"]) == ("COMPLETE", "sync.shop.orders")
     assert event["run"]["runId"] == lineage.started(RUN, "shop.orders", AT)["run"]["runId"]
@@ -108,7 +108,9 @@ def test_the_end_of_a_run_says_what_was_read_written_and_how_columns_map() -> No
 
 
 def test_a_failure_has_its_message() -> None:
-    event = Lineage(config()).ended(RUN, report(error=TransientError("MySQL is away", hint="run again")), AT)
+    event = LineageEvents(config()).ended(
+        RUN, report(error=TransientError("MySQL is away", hint="run again")), AT
+    )
     assert event["eventType"] == "FAIL"
     assert event["run"]["facets"]["errorMessage"]["message"] == "MySQL is away run again"
 
@@ -123,12 +125,12 @@ def test_a_failure_has_its_message() -> None:
 )
 def test_redshift_is_named_as_openlineage_asks(host: str, namespace: str) -> None:
     spec = WarehouseSpec("redshift", "public", host=host, port=5439, database="dev")
-    (target,) = Lineage(config(spec)).ended(RUN, report(), AT)["outputs"]
+    (target,) = LineageEvents(config(spec)).ended(RUN, report(), AT)["outputs"]
     assert (target["namespace"], target["name"]) == (namespace, "dev.public.orders")
 
 
 def test_a_verify_is_assertions_about_the_target() -> None:
-    event = Lineage(config()).verified(RUN, RESULT, "orders", AT)
+    event = LineageEvents(config()).verified(RUN, RESULT, "orders", AT)
     facet = event["inputs"][1]["inputFacets"]["dataQualityAssertions"]
     found = {one["assertion"]: (one["success"], one["actual"]) for one in facet["assertions"]}
     assert found == {

@@ -17,7 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from floodmark.commit.outcomes import TableOutcome
 from floodmark.commit.publish import Watermark
-from floodmark.commit.status import Day, TableStatus, VerifyResult, status_path, write_verify
+from floodmark.commit.status import Day, LastVerify, TableStatus, status_path, write_verify
 from floodmark.config.load import StoreSpec
 from floodmark.model.errors import ConfigError, TransientError
 from floodmark.model.run import Lag
@@ -54,7 +54,7 @@ def store(tmp_path: Path) -> Counting:
             total=Day(runs=3, rows_deleted=2, exit_codes={"0": 2, "4": 1}),
         ),
     )  # fmt: skip
-    write_verify(store, VerifyResult(NAME, RUN, AT, 1.0, False, missing=3))
+    write_verify(store, LastVerify(NAME, RUN, AT, 1.0, False, missing=3))
     record = {
         "table_name": NAME, "at": AT, "success": True, "source": "daily", "copy": None, "commit": 1,
         "seconds": 0.25, "wrong": [], "done": [],
@@ -130,7 +130,7 @@ def test_a_second_look_fetches_only_what_has_changed(store: Counting) -> None:
     store.reads.clear()
     store.lists.clear()
     assert facts.look() == first and store.reads == [] and len(store.lists) == 5
-    write_verify(store, VerifyResult(NAME, RUN, AT, 1.0, True))
+    write_verify(store, LastVerify(NAME, RUN, AT, 1.0, True))
     store.reads.clear()
     status = facts.look().tables[0].status
     assert store.reads == [status_path(NAME)] and status is not None and status.verify is not None

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from floodmark.commit.health import TableFacts, behind_seconds
-from floodmark.commit.status import TableStatus, VerifyResult
+from floodmark.commit.status import LastVerify, TableStatus
 from floodmark.config.load import AlertSpec
 from floodmark.model.column_changes import ColumnChange
 from floodmark.model.run import Lag
@@ -74,9 +74,9 @@ def test_another_run_s_lease_is_never_reported() -> None:
 
 
 def test_differences_are_reported_until_a_verify_finds_none() -> None:
-    differs = VerifyResult("s.t", "r", ago(5), 1.0, False, missing=3)
+    differs = LastVerify("s.t", "r", ago(5), 1.0, False, missing=3)
     assert word(check(7)) == "differs" and word(check(verify=differs)) == "differs"
-    assert word(check(verify=VerifyResult("s.t", "r", ago(5), 1.0, True))) == "ok"
+    assert word(check(verify=LastVerify("s.t", "r", ago(5), 1.0, True))) == "ok"
     assert "3 missing" in stands(check(verify=differs)).detail
 
 
