@@ -36,8 +36,8 @@ def activity(state: State, held: Holder | None, live: Live | None = None) -> dic
 def activity_now(store: Store, state: State) -> dict[str, Any]:
     """The table's activity now; fetches the progress only while a live run holds the table."""
     held = holder(store, state.table_name, state.claim)
-    running = held is not None and held.alive
-    return activity(state, held, read_live(store, state.table_name, held.run) if held and running else None)
+    live = read_live(store, state.table_name, held.run) if held is not None and held.alive else None
+    return activity(state, held, live)
 
 
 def at_work(word: str, state: State, held: Holder | None) -> dict[str, Any]:

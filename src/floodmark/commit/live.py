@@ -47,7 +47,11 @@ def live_after(live: Live, event: events.Event, at: str) -> Live:
             return replace(live, lag_seconds=lag.seconds, lag_ids=lag.ids, lag_at=at, updated_at=at)
         case _:
             return live
-    return live.showing(stages.values(), at)
+    now = next((one for one in stages.values() if not one.ended), [*stages.values()][-1])
+    return replace(
+        live, updated_at=at, stages=tuple(stages.values()), stage=now.stage, rows=now.rows + now.underway,
+        expected=now.expected, files=now.files, bytes=now.bytes,
+    )  # fmt: skip
 
 
 class LiveDocuments:

@@ -86,17 +86,6 @@ class Live:
     waits_for_whom: str | None = None
     stages: tuple[LiveStage, ...] = ()
 
-    def showing(self, stages: Iterable[LiveStage], updated_at: str) -> Live:
-        """A copy with these stages, and the numbers of the current one."""
-        every = tuple(stages)
-        now = next((s for s in every if not s.ended), every[-1] if every else None)
-        if now is None:
-            return replace(self, updated_at=updated_at, stages=every)
-        return replace(
-            self, updated_at=updated_at, stages=every, stage=now.stage, rows=now.rows + now.underway,
-            expected=now.expected, files=now.files, bytes=now.bytes,
-        )  # fmt: skip
-
 
 def live_path(table_name: str) -> str:
     """The path of a table's live document."""

@@ -99,13 +99,9 @@ def killed(run: RunOutcome) -> Document:
 
 def working(snapshot: Snapshot, now: datetime) -> Document:
     """What is running now, and how far it has got."""
-    found = []
-    for holder in snapshot.holders:
-        one = job(holder, now)
-        found.append(
-            {**asdict(holder), "percent": one.share, "rows_per_second": one.speed, "seconds_left": one.left}
-        )
-    return {**_head(snapshot), "running": found}
+    jobs = [job(holder, now) for holder in snapshot.holders]
+    speed = ("percent", "rows_per_second", "seconds_left")
+    return {**_head(snapshot), "running": [{**asdict(one.holder), **_only(one, *speed)} for one in jobs]}
 
 
 def house(snapshot: Snapshot, places: Places, house: House | None, doctor: DoctorResult | None) -> Document:

@@ -11,7 +11,7 @@ import re
 from collections.abc import Collection, Sequence
 from hashlib import sha256
 from http.cookies import CookieError, SimpleCookie
-from ipaddress import ip_address
+from ipaddress import IPv4Address, IPv6Address, ip_address
 from urllib.parse import parse_qs
 
 from starlette.datastructures import Headers, MutableHeaders
@@ -41,12 +41,17 @@ def host_name(headers: Sequence[str]) -> str | None:
     return read and (read[1] or read[2]).lower()
 
 
+def _address(host: str) -> IPv4Address | IPv6Address | None:
+    try:
+        return ip_address(host)
+    except ValueError:
+        return None
+
+
 def is_loopback(host: str) -> bool:
     """Whether only this machine can reach a server on this address."""
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host.lower() == "localhost"
+    address = _address(host)
+    return host.lower() == "localhost" if address is None else address.is_loopback
 
 
 def is_welcome(name: str, names: Collection[str]) -> bool:
@@ -54,13 +59,7 @@ def is_welcome(name: str, names: Collection[str]) -> bool:
 
     A foreign page whose host name was pointed at this machine sends its own name.
     """
-    if name in names:
-        return True
-    try:
-        ip_address(name)
-    except ValueError:
-        return False
-    return True
+    return name in names or _address(name) is not None
 
 
 def is_open(path: str) -> bool:

@@ -58,10 +58,7 @@ class Places:
         )
 
 
-@dataclass(frozen=True)
-class Chart:
-    title: str
-    svg: Markup
+Chart = tuple[str, Markup]  # its title, and its SVG
 
 
 @dataclass(frozen=True)
@@ -69,9 +66,9 @@ class TableJob:
     """What runs, and how fast."""
 
     holder: TableHolder
-    share: int | None = None  # percent
-    speed: int | None = None
-    left: float | None = None  # seconds
+    percent: int | None = None
+    rows_per_second: int | None = None
+    seconds_left: float | None = None
 
 
 def job(holder: TableHolder, now: datetime) -> TableJob:
@@ -306,11 +303,9 @@ def table_charts(parts: Sequence[TableOutcome], days: Sequence[Day], target: flo
         lags = [charts.Point(d.day, worst_lag(d), f"{d.day}: {say(worst_lag(d) or 0)}") for d in days]
         known = [point.value for point in lags if point.value is not None]
     top = f"at most {say(max(known))}" if known else ""
+    line = charts.line(lags, top, None if in_ids else target, f"target {words.coarse(target)}")
     found = [
-        Chart(
-            "Lag when runs began",
-            charts.line(lags, top, None if in_ids else target, f"target {words.coarse(target)}"),
-        ),
+        ("Lag when runs began", line),
         per_run("Rows per run", lambda p: p.rows_extracted, words.count),
         per_run("Bytes per run", lambda p: p.bytes_written, words.size),
         per_run("Seconds per run", lambda p: p.seconds, words.duration),
@@ -327,7 +322,7 @@ Bar = tuple[str, float, charts.Outcome]  # when, how much, and how it ended
 def _bars(title: str, values: Sequence[Bar], said: Callable[[Any], str]) -> Chart:
     points = [charts.Point(at, float(value), f"{at}: {said(value)}", how) for at, value, how in values]
     most = max((value for _, value, _ in values), default=0)
-    return Chart(title, charts.bars(points, f"at most {said(most)}"))
+    return title, charts.bars(points, f"at most {said(most)}")
 
 
 def _outcome(part: TableOutcome) -> charts.Outcome:

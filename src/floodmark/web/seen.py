@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from itertools import islice
 from typing import Any
 
 from floodmark.commit.health import (
@@ -114,12 +115,7 @@ class Snapshot:
 
     def parts(self, table: str, most: int = 60) -> list[TableOutcome]:
         """A table's parts of the runs that are known, newest first."""
-        found: list[TableOutcome] = []
-        for run in self.runs:
-            found += [part for part in run.tables if part.table == table]
-            if len(found) >= most:
-                break
-        return found[:most]
+        return list(islice((part for run in self.runs for part in run.tables if part.table == table), most))
 
     def shows(self, other: Snapshot) -> bool:
         """Whether this one shows the same as the other."""
