@@ -40,7 +40,7 @@ EARLIER_SECONDS = 60.0
 ATTEMPTS = 5
 MOST_KILLED = 5
 # A whole number that is not even a float.
-_ABSURD = re.compile(rb"\d{300}")
+_ABSURD = re.compile(rb"[:\[,]-?\d{300}")
 # Findings listed in a verify's status object; its counts cover all of them.
 MOST_FINDINGS = 60
 # Failures and warnings listed in doctor's; its counts cover all checks.

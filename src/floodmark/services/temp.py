@@ -63,8 +63,9 @@ def whole_file(path: Path, replaces: bool, hint: str | None = None) -> Iterator[
                 try:
                     os.link(part, path)  # fails if there is one by now
                     return
-                except (PermissionError, NotImplementedError):  # a file system without links
-                    pass
+                except (OSError, NotImplementedError):  # a file system without links
+                    if path.exists():
+                        raise FileExistsError from None
             part.replace(path)
     except FileExistsError:
         raise

@@ -95,7 +95,7 @@ def test_the_watermark_moves_with_each_commit_of_a_sequential_run(orders: Worksp
     assert table["watermark"]["mysql_rows_extracted"] == 400
 
 
-def test_a_sync_with_nothing_to_do_claims_nothing_and_writes_only_its_check_object(orders: Workspace) -> None:
+def test_a_sync_with_nothing_to_do_claims_nothing_and_writes_only_its_status(orders: Workspace) -> None:
     orders.synced("orders")
 
     def seen() -> list[tuple[Path, int]]:
@@ -105,7 +105,9 @@ def test_a_sync_with_nothing_to_do_claims_nothing_and_writes_only_its_check_obje
     table = orders.synced("orders")
     assert (table["rows_extracted"], table["commits"], table["rows_loaded"]) == (0, [], 0)
     changed = [path for path, _ in {*seen()} ^ {*before}]
-    assert {path.parent.name for path in changed} == {"checks"}
+    assert {path.parent.relative_to(orders.folder / "lake").as_posix() for path in changed} == {
+        "status/tables"
+    }
 
 
 def test_since_rereads_a_range_and_the_watermark_does_not_move(orders: Workspace) -> None:

@@ -166,7 +166,7 @@ class Session:
             if not answer.refused:
                 self.close()
             raise translated(error, self.spec) from error
-        except GeneratorExit:
+        except BaseException:
             self.close()
             raise
 

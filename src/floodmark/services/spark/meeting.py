@@ -390,4 +390,5 @@ def _speaking(members: Sequence[Member], within: float) -> list[Member]:
 def _listening(bind: str) -> socket.socket:
     found = socket.getaddrinfo(bind, 0, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     family, *_, place = found[0]
-    return socket.create_server(place, family=family, backlog=64)
+    everywhere = place[0] == "::" and socket.has_dualstack_ipv6()
+    return socket.create_server(place, family=family, backlog=64, dualstack_ipv6=everywhere)

@@ -196,10 +196,17 @@ class Store:
             self._at.delete(batch)
 
     def each(self, act: Callable[[A], R], items: Sequence[A]) -> tuple[R, ...]:
-        """The results of `act` for each item, side by side: in this thread and in others, which end with the call."""
+        """The results of `act` for each item, side by side: in this thread and in others, which end with the call.
+
+        After an error, nothing more is begun.
+        """
         with ThreadPoolExecutor(min(_AT_ONCE, max(1, len(items) - 1)), thread_name_prefix="store") as pool:
             others = [pool.submit(act, item) for item in items[1:]]
-            return (*map(act, items[:1]), *(one.result() for one in others))
+            try:
+                return (*map(act, items[:1]), *(one.result() for one in others))
+            except BaseException:
+                pool.shutdown(wait=False, cancel_futures=True)
+                raise
 
     def versioned(self, path: str) -> bool:
         """Whether the bucket keeps deleted objects as old versions, judged by one of its objects."""

@@ -1,6 +1,7 @@
 """Tables that look for their own in the same folders share a list of each, no older than they allow."""
 
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -11,6 +12,7 @@ from floodmark.commit.document import primary_path
 from floodmark.commit.log import Log, Taken, draft
 from floodmark.config.load import StoreSpec
 from floodmark.model.commit import Open
+from floodmark.model.errors import TransientError
 from floodmark.services.store import store as stores
 from floodmark.services.store.folder import Folder, Object
 from floodmark.services.store.store import Store
@@ -120,3 +122,16 @@ def test_several_requests_of_one_caller_run_side_by_side_and_keep_their_order(tm
 
     assert store.each(act, ("a", "b", "c")) == ("A", "B", "C")
     assert store.each(act, ()) == ()
+
+
+def test_after_an_error_no_further_request_is_begun(tmp_path: Path) -> None:
+    begun: list[int] = []
+
+    def act(number: int) -> None:
+        begun.append(number)
+        time.sleep(0.01)
+        raise TransientError("the store is away")
+
+    with pytest.raises(TransientError):
+        Store(StoreSpec(url=str(tmp_path))).each(act, range(512))
+    assert len(begun) < 64
