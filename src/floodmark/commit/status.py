@@ -306,7 +306,7 @@ class TableStatus:
         caught_up = looked is not None and code in (0, 7)
         pending_since = self.pending_since  # unchanged if the run could not tell
         if report.watermark is not None:
-            pending_since = (pending_since or now) if report.watermark["pending_s3_files"] else None
+            pending_since = (pending_since or now) if report.watermark.pending_s3_files else None
         after = replace(
             self,
             run=run,

@@ -54,9 +54,13 @@ class Result(Mapping[str, Any]):
     @classmethod
     def of(cls, document: Mapping[str, Any]) -> Self:
         """The typed form of a document that was read, or that others still make as a dictionary."""
-        hints = _hints(cls)
-        names = {name: f"{name}_" if f"{name}_" in hints else name for name in document}
-        return cls(**{names[name]: _typed(hints.get(names[name]), v) for name, v in document.items()})
+        values = dict(document)
+        for name, field, hint in _unlike(cls):
+            if name in values:
+                if field != name:
+                    values = {field if key == name else key: one for key, one in values.items()}
+                values[field] = _typed(hint, values[field])
+        return cls(**values)
 
     def but(self, **changed: Any) -> Self:
         """The same with other or further fields."""
@@ -72,10 +76,8 @@ class Result(Mapping[str, Any]):
         return {name: self[name] for name in self}
 
     def __getitem__(self, name: str) -> Any:
-        given = self.given
-        return plain(
-            given[name] if name in given else given[f"{name}_"]
-        )  # from_: a name that Python reserves
+        given, reserved = self.given, f"{name}_"  # from_: a name that Python reserves
+        return plain(given[reserved if reserved in given else name])
 
     def __iter__(self) -> Iterator[str]:
         return (name.rstrip("_") for name in self.given)
@@ -104,6 +106,8 @@ class Result(Mapping[str, Any]):
 
 def plain(value: Any) -> Any:
     """A value as JSON has it, to change at will."""
+    if value is None or isinstance(value, str | int | float):
+        return value
     if isinstance(value, _Null):
         return None
     if isinstance(value, list | tuple):
@@ -167,6 +171,7 @@ def _hints(kind: type[Result]) -> dict[str, Any]:
     return {name: hint for name, hint in get_type_hints(kind).items() if get_origin(hint) is not ClassVar}
 
 
+@cache
 def _bare(hint: Any) -> Any:
     """The type without None."""
     if get_origin(hint) in (Union, UnionType):
@@ -176,6 +181,16 @@ def _bare(hint: Any) -> Any:
 
 def _is_result(kind: Any) -> bool:
     return isinstance(kind, type) and issubclass(kind, Result)
+
+
+@cache
+def _unlike(kind: type[Result]) -> tuple[tuple[str, str, Any], ...]:
+    """The fields that differ from a document's, in their type or name: its name, the field's, and its type."""
+    return tuple(
+        (name.rstrip("_"), name, hint)
+        for name, hint in _hints(kind).items()
+        if name.endswith("_") or get_origin(_bare(hint)) is tuple or _is_result(_bare(hint))
+    )
 
 
 def _typed(hint: Any, value: Any) -> Any:
