@@ -21,6 +21,8 @@ REMEMBERED = {
     ("model/canonical.py", "keys"): "pure: of one object, which it ends with",
     ("model/typed.py", "_columns"): "pure: of a class",
     ("model/typed.py", "_hints"): "pure: of a class",
+    ("model/typed.py", "_bare"): "pure: of a type",
+    ("model/typed.py", "_unlike"): "pure: of a class",
     ("services/mysql/rows/decoder.py", "_months"): "pure",
     ("extract/task.py", "_store"): "of a worker: its connections to the store",
     ("services/spark/job.py", "freeze_imports"): "of a worker: once",
