@@ -21,8 +21,8 @@ from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 from floodmark.config.load import load
-from floodmark.services.store.store import Store
 from floodmark.setup.services.s3 import SeaweedFS
+from floodmark.store.store import Store
 from tests.support.dashboards import Filled
 
 TABLES = int(sys.argv[1]) if len(sys.argv) > 1 else 1000

@@ -134,7 +134,7 @@ def _role(pid: int) -> str:
         return ""
     if b"java" in command.split(b"\0")[0]:
         return "jvm"
-    return "worker" if b"floodmark.services.spark.worker_daemon" in command else "other"
+    return "worker" if b"floodmark.spark.worker_daemon" in command else "other"
 
 
 def _peak(pid: int) -> int:

@@ -28,7 +28,7 @@ MODULE = re.compile(r"floodmark/([\w/]+)\.pyx?:")
 # The bodies of tasks: a stack with one of them is a worker's.
 BODIES = ("floodmark/extract/", "floodmark/verify/task")
 # Imports, Spark's start and what waits for it: a process of one run does this once, whatever the rows.
-STARTING = ("<frozen importlib", "services/spark/start", "_prepare (floodmark/services/spark/worker_daemon")
+STARTING = ("<frozen importlib", "spark/start", "_prepare (floodmark/spark/worker_daemon")
 MOST = 12
 
 

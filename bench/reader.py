@@ -2,7 +2,7 @@
 
     .venv/bin/python bench/reader.py FIRST.so SECOND.so [ROUNDS]
 
-Each file is one build of services/mysql/rows/decoder_fast.pyx. Both decode the same blocks of 16,384 rows with 18 columns,
+Each file is one build of source/rows/decoder_fast.pyx. Both decode the same blocks of 16,384 rows with 18 columns,
 as the settlement table of `make bench` has them: follow the packets, then read them by column.
 """
 
@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-NAME = "floodmark.services.mysql.rows.decoder_fast"
+NAME = "floodmark.source.rows.decoder_fast"
 ROWS, BLOCKS = 16_384, 12
 
 

@@ -22,18 +22,18 @@ from pathlib import Path
 import duckdb
 import yaml
 
-from floodmark.commit.claim import Claimed, claim
-from floodmark.commit.log import Log, draft
-from floodmark.commit.publish import Watermark
 from floodmark.config.load import Config, load
+from floodmark.log.claim import Claimed, claim
+from floodmark.log.log import Log, draft
+from floodmark.log.publish import Watermark
 from floodmark.model import events
 from floodmark.model.commit import Batch, DataFile
 from floodmark.model.run import SyncOptions, SyncReport, new_run
 from floodmark.model.times import stamp
-from floodmark.services.spark.context import Spark
-from floodmark.services.store.store import Store
 from floodmark.setup.services.databases import DatabaseServer, chosen
 from floodmark.setup.services.s3 import SeaweedFS
+from floodmark.spark.context import Spark
+from floodmark.store.store import Store
 from floodmark.sync.run import sync
 
 TABLE = """CREATE TABLE {name} (id BIGINT AUTO_INCREMENT PRIMARY KEY, amount DECIMAL(12,2) NOT NULL, note VARCHAR(40),

@@ -24,10 +24,10 @@ from stage import HERE, Stage
 from floodmark.config.load import load
 from floodmark.model import events
 from floodmark.model.run import SyncOptions, new_run
-from floodmark.services.spark.context import Spark
 from floodmark.setup.services import settlement
 from floodmark.setup.services.databases import chosen as server_kind
 from floodmark.setup.services.s3 import SeaweedFS
+from floodmark.spark.context import Spark
 from floodmark.sync.run import sync
 
 sys.path.insert(0, str(HERE.parent))

@@ -142,7 +142,7 @@ class Stage:
     def stored(self, prefix: str) -> int:
         """The bytes of the Parquet files below a prefix."""
         from floodmark.config.load import StoreSpec
-        from floodmark.services.store.store import Store
+        from floodmark.store.store import Store
 
         return sum(
             o.bytes for o in Store(StoreSpec(**self.s3.store(prefix))).list("") if o.path.endswith(".parquet")

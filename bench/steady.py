@@ -15,7 +15,7 @@ from measure import tree_cpus
 from floodmark.config.load import load
 from floodmark.model import events
 from floodmark.model.run import SyncOptions, new_run
-from floodmark.services.spark.context import Spark
+from floodmark.spark.context import Spark
 from floodmark.sync.run import sync
 from floodmark.verify.run import verify
 

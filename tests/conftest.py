@@ -21,10 +21,10 @@ from floodmark import Pipeline
 from floodmark.config.load import Config, load
 from floodmark.model import events
 from floodmark.model.run import SyncOptions, SyncReport, new_run
-from floodmark.services.spark.context import Spark
 from floodmark.setup.services.compare import Comparison, compare
 from floodmark.setup.services.databases import DatabaseServer, MariaDB, MySQL, missing
 from floodmark.setup.services.s3 import SeaweedFS
+from floodmark.spark.context import Spark
 from floodmark.sync.run import sync
 from tests.live.cluster import CLUSTER
 from tests.support.command_server import Command, Template

@@ -20,12 +20,12 @@ import pyarrow.parquet as pq
 from floodmark.config.load import load
 from floodmark.model.types import fields
 from floodmark.model.window import Slice
-from floodmark.services.mysql import sql
-from floodmark.services.mysql.describe import discover
-from floodmark.services.mysql.rows.stream import Answer
-from floodmark.services.mysql.rows.text import QUERY
-from floodmark.services.mysql.session import Session
-from floodmark.services.store.store import Store
+from floodmark.source import sql
+from floodmark.source.describe import discover
+from floodmark.source.rows.stream import Answer
+from floodmark.source.rows.text import QUERY
+from floodmark.source.session import Session
+from floodmark.store.store import Store
 
 SLICE = 250_000
 

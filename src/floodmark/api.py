@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any, Self, overload
 
 from floodmark.clean import command as s3clean
 from floodmark.clean.choose import Wanted
-from floodmark.commit import system
 from floodmark.config import load as configuration
 from floodmark.config.load import Config
 from floodmark.config.values import duration
+from floodmark.log import system
 from floodmark.model.errors import ConfigError, FloodmarkError, exit_code
 from floodmark.model.events import to_all
 from floodmark.model.log_lines import LogLines
@@ -44,13 +44,13 @@ from floodmark.model.run import SyncOptions, new_run
 from floodmark.model.times import begun, compact, timestamp
 from floodmark.model.typed import html_table
 from floodmark.model.watching import Callback, watching
-from floodmark.services.store.store import Store
+from floodmark.store.store import Store
 from floodmark.sync import preview as planview
 from floodmark.watermark import accept, backups, drill, history, set_reset, show, validate
 
 if TYPE_CHECKING:
-    from floodmark.services.spark.context import Spark
-    from floodmark.services.spark.on_demand import WarmSpark
+    from floodmark.spark.context import Spark
+    from floodmark.spark.on_demand import WarmSpark
 
 
 class SyncFailed(FloodmarkError):
@@ -89,7 +89,7 @@ class Pipeline:
         self._warm: WarmSpark | None = None
 
     def __enter__(self) -> Self:
-        from floodmark.services.spark.on_demand import WarmSpark
+        from floodmark.spark.on_demand import WarmSpark
 
         if self._warm is None and self._given_spark is None:
             self._warm = WarmSpark(self.config, "floodmark")
@@ -120,7 +120,7 @@ class Pipeline:
                 self._warm.renew()  # one that died must not fail every later call
             yield self._warm
             return
-        from floodmark.services.spark.context import Spark
+        from floodmark.spark.context import Spark
 
         spark = Spark.over(chosen)
         try:
@@ -145,7 +145,7 @@ class Pipeline:
         The options are those of `SyncOptions`. Raises SyncFailed if a table fails; its `report` has every table.
         With `check=False` the result is returned in any case.
         """
-        from floodmark.observe.run import Observer
+        from floodmark.status.run import Observer
         from floodmark.sync.run import sync  # imports Spark, which nothing else here needs
 
         _check(tables, all_tables)
@@ -173,7 +173,7 @@ class Pipeline:
         spark: object = None,
     ) -> VerifyResult:
         """Compares source and warehouse, down to the rows; differences are in the result, failures are raised."""
-        from floodmark.observe.run import Observer
+        from floodmark.status.run import Observer
         from floodmark.sync.run import repairing
         from floodmark.verify.run import verify
 

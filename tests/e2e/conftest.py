@@ -12,10 +12,10 @@ import duckdb
 import pytest
 
 from floodmark.cli.main import main
-from floodmark.services import ssh as tunnel
-from floodmark.services.spark import start
-from floodmark.services.spark.context import Spark
+from floodmark.host import ssh as tunnel
 from floodmark.setup.services.databases import MariaDB
+from floodmark.spark import start
+from floodmark.spark.context import Spark
 from tests.conftest import Result, Workspace, lasting_workspace
 from tests.support.orders import create_orders, fill_orders
 from tests.support.redshift import RedshiftStandIn

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import pytest
 
 from floodmark.config.load import StoreSpec
-from floodmark.services.store.store import Store
 from floodmark.setup.services.s3 import SeaweedFS
+from floodmark.store.store import Store
 from tests.support.redshift import RedshiftStandIn
 from tests.support.warehouse_loads import Fill, RedshiftPlace, own_schema
 

@@ -16,9 +16,9 @@ from typing import Any
 import duckdb
 import pytest
 
+from floodmark.load.duckdb.warehouse import DuckDB
+from floodmark.load.protocol import LoadOutcome
 from floodmark.model.ledger import Ledger
-from floodmark.services.warehouse.duckdb.warehouse import DuckDB
-from floodmark.services.warehouse.protocol import LoadOutcome
 from tests.conftest import Workspace
 from tests.support.command_server import Command
 from tests.support.held_sync import Gate, all_gone, batches, commits, descendants, lease, orphans, rows, until

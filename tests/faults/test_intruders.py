@@ -83,6 +83,6 @@ def test_the_intruder_succeeds_if_spark_requires_no_authentication(
     with resident(workspace, folder) as process:
         found = stolen(process.pid, [folder])
     given = blocks(found)
-    assert any(b"floodmark.services.spark.job" in data for data in given.values())
+    assert any(b"floodmark.spark.job" in data for data in given.values())
     assert not [p for p, data in given.items() if workspace.database.server.password.encode() in data]
     assert taken_for_objects(found)

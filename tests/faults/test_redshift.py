@@ -11,8 +11,8 @@ from dataclasses import replace
 import pytest
 from redshift_connector.core import Connection
 
+from floodmark.load.protocol import Numbered
 from floodmark.model.errors import ConfigError, DataError, TransientError
-from floodmark.services.warehouse.protocol import Numbered
 from tests.conftest import PATIENT
 from tests.support.interrupted_loaders import after_copy, before_transaction
 from tests.support.redshift import Faults

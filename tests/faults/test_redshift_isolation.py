@@ -12,10 +12,10 @@ from dataclasses import replace
 import pytest
 
 from floodmark.config.load import StoreSpec
+from floodmark.load.protocol import Warehouse
 from floodmark.model.errors import ConfigError, ConflictError, TransientError
-from floodmark.services.store.store import Store
-from floodmark.services.warehouse.protocol import Warehouse
 from floodmark.setup.services.s3 import SeaweedFS
+from floodmark.store.store import Store
 from tests.support.interrupted_loaders import before_transaction
 from tests.support.redshift import Fault, RedshiftStandIn
 from tests.support.warehouse_loads import (

@@ -20,9 +20,9 @@ from typing import Any
 
 import pytest
 
+from floodmark.load.protocol import Numbered
 from floodmark.model.errors import TransientError
 from floodmark.model.json import dump
-from floodmark.services.warehouse.protocol import Numbered
 from floodmark.setup.services import reaper
 from tests.conftest import PATIENT, Workspace
 from tests.faults.lab.proxy import Proxy, Trouble

@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from floodmark.config.load import Iam, Tls, WarehouseSpec
+from floodmark.load.open import open_warehouse
+from floodmark.load.protocol import Numbered
 from floodmark.model.commit import Batch
-from floodmark.services.warehouse.open import open_warehouse
-from floodmark.services.warehouse.protocol import Numbered
 from tests.support.redshift import RedshiftStandIn
 from tests.support.warehouse_loads import DataApiPlace, Fill, RedshiftPlace, row
 

@@ -18,13 +18,13 @@ import boto3
 import duckdb
 import pytest
 
-from floodmark.commit.claim import Claimed, claim
-from floodmark.commit.log import Log, draft
+from floodmark.log.claim import Claimed, claim
+from floodmark.log.log import Log, draft
 from floodmark.model.commit import Batch, DataFile
 from floodmark.model.run import new_run
 from floodmark.model.times import stamp
-from floodmark.services.store.store import Store, encode
 from floodmark.setup.services.s3 import SeaweedFS
+from floodmark.store.store import Store, encode
 from tests.conftest import PATIENT, Workspace
 from tests.faults.lab.spawn import INJECT
 from tests.support.held_sync import Gate, all_gone, commits, descendants, until

@@ -9,8 +9,8 @@ from datetime import timedelta
 
 import pytest
 
-from floodmark.services.store import store
 from floodmark.setup.services.s3 import SeaweedFS
+from floodmark.store import store
 from tests.conftest import Workspace
 from tests.faults.lab.httpproxy import HttpProxy, Trouble
 from tests.support.held_sync import Gate

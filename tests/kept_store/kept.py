@@ -16,7 +16,7 @@ from typing import Any
 
 import yaml
 
-from floodmark.services.store.store import Store
+from floodmark.store.store import Store
 from tests.conftest import Workspace
 
 HERE = Path(__file__).parent

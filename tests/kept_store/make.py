@@ -36,10 +36,10 @@ from floodmark.config.load import load
 from floodmark.model.errors import ConfigError
 from floodmark.model.events import Event, Noted, SliceRead
 from floodmark.model.run import SyncOptions, new_run
-from floodmark.services.spark.context import Spark
-from floodmark.services.store.store import Store
 from floodmark.setup.services.databases import MariaDB
 from floodmark.setup.services.s3 import SeaweedFS
+from floodmark.spark.context import Spark
+from floodmark.store.store import Store
 from floodmark.sync import extraction
 from floodmark.sync import run as pipeline
 from tests.conftest import Database, Floodmark, Silent, Workspace, new_workspace

@@ -15,11 +15,11 @@ from typing import Any, NoReturn
 import pytest
 
 from floodmark.config.load import Config, StoreSpec, WarehouseSpec
+from floodmark.load.redshift.data_api import DataApiTransport
+from floodmark.load.redshift.socket import SocketTransport
+from floodmark.load.redshift.steps import Failed, Limits, RedshiftSession
 from floodmark.model.errors import ConfigError, FloodmarkError
-from floodmark.services.store.store import Store
-from floodmark.services.warehouse.redshift.data_api import DataApiTransport
-from floodmark.services.warehouse.redshift.socket import SocketTransport
-from floodmark.services.warehouse.redshift.steps import Failed, Limits, RedshiftSession
+from floodmark.store.store import Store
 
 SECONDS = 600.0  # that any statement may take
 

@@ -15,9 +15,9 @@ import pytest
 from redshift_connector.error import Error as DriverError
 
 from floodmark import __version__
+from floodmark.load.redshift.steps import Failed
 from floodmark.model.errors import FloodmarkError, TransientError, VerificationError
 from floodmark.model.text import clock, duration
-from floodmark.services.warehouse.redshift.steps import Failed
 from tests.live.cluster import CLUSTER, Cluster
 from tests.live.mask import Mask
 

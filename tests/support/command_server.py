@@ -211,8 +211,8 @@ def _import_everything() -> None:
             importlib.import_module(module.name)
     for name in ("pyspark", "pyspark.java_gateway", "floodmark.setup.services.reaper"):
         importlib.import_module(name)
-    from floodmark.commit.document import Checkpoint
-    from floodmark.commit.lease import LeaseNote
+    from floodmark.log.document import Checkpoint
+    from floodmark.log.lease import LeaseNote
     from floodmark.model.commit import Commit
     from floodmark.model.json import adapter
 

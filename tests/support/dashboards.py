@@ -10,18 +10,18 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from floodmark.commit.claim import Claimed, claim
-from floodmark.commit.document import Failure, primary_path
-from floodmark.commit.fold import State
-from floodmark.commit.log import Log, draft
-from floodmark.commit.publish import Watermark
-from floodmark.commit.status import status_path
 from floodmark.config.load import Config, SourceSpec, StoreSpec, WarehouseSpec
+from floodmark.log.claim import Claimed, claim
+from floodmark.log.document import Failure, primary_path
+from floodmark.log.fold import State
+from floodmark.log.log import Log, draft
+from floodmark.log.publish import Watermark
+from floodmark.log.status import status_path
 from floodmark.model.commit import Batch
 from floodmark.model.json import digest
 from floodmark.model.table import Table
 from floodmark.model.times import compact, stamp
-from floodmark.services.store.store import Store, encode
+from floodmark.store.store import Store, encode
 from floodmark.web.look import Looks
 from floodmark.web.seen import Snapshot
 from tests.support.described import described

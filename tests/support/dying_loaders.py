@@ -17,15 +17,15 @@ from collections.abc import Iterator
 from typing import Any
 
 from floodmark.config.load import StoreSpec, Tls, WarehouseSpec
+from floodmark.load.protocol import LoadRequest
+from floodmark.load.redshift.socket import SocketSession, SocketTransport
+from floodmark.load.redshift.steps import Limits
+from floodmark.load.redshift.warehouse import Redshift
 from floodmark.model.commit import WithFiles, read_commit
 from floodmark.model.errors import FloodmarkError
 from floodmark.model.json import load
 from floodmark.model.table import Table
-from floodmark.services.store.store import Store
-from floodmark.services.warehouse.protocol import LoadRequest
-from floodmark.services.warehouse.redshift.socket import SocketSession, SocketTransport
-from floodmark.services.warehouse.redshift.steps import Limits
-from floodmark.services.warehouse.redshift.warehouse import Redshift
+from floodmark.store.store import Store
 
 
 def ending_at(number: int, when: str, how: int) -> None:

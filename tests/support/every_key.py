@@ -8,7 +8,7 @@ from typing import Any
 from uuid import UUID
 
 from floodmark.config.load import SourceSpec
-from floodmark.services.mysql.session import Session
+from floodmark.source.session import Session
 
 Row = tuple[str, ...]
 LETTERS = "abcdefghijklmnopqrstuvwxyzäöüß 0123456789😀"

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from floodmark.model.errors import DataError
-from floodmark.services.store.store import Store
+from floodmark.store.store import Store
 from tests.conftest import Workspace
 
 

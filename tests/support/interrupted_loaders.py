@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from floodmark.services.warehouse.redshift.socket import SocketSession, SocketTransport
-from floodmark.services.warehouse.redshift.steps import Do, Lock, Row, Step
-from floodmark.services.warehouse.redshift.warehouse import Redshift
+from floodmark.load.redshift.socket import SocketSession, SocketTransport
+from floodmark.load.redshift.steps import Do, Lock, Row, Step
+from floodmark.load.redshift.warehouse import Redshift
 from tests.support.warehouse_loads import RedshiftPlace
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
 from floodmark.config.load import SourceSpec, Tls
-from floodmark.services.mysql.log_in import Link, opened
+from floodmark.source.log_in import Link, opened
 from tests.support.mysql_packets import packets
 
 PASSWORD = "hunter2"

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
-from floodmark.commit.fold import DataCommit, State, fold
-from floodmark.commit.log import draft
+from floodmark.log.fold import DataCommit, State, fold
+from floodmark.log.log import draft
 from floodmark.model.commit import Claim, Commit, DataFile, Open, WithFiles
 from floodmark.model.json import digest, dump
 from floodmark.model.ledger import LedgerRow

@@ -18,8 +18,8 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, Self
 
-from floodmark.services.spark.jvm import spark_home
 from floodmark.setup.services.process import HOST, Server, free_ports
+from floodmark.spark.jvm import spark_home
 
 START_SECONDS = 180.0
 # For JVMs that live for seconds.

@@ -8,25 +8,25 @@ import re
 from collections.abc import Iterable, Iterator
 from types import ModuleType
 
-from floodmark.services.warehouse.redshift import (
+from floodmark.load.redshift import (
     catalog as redshift_catalog,
 )
-from floodmark.services.warehouse.redshift import (
+from floodmark.load.redshift import (
     ddl as redshift_ddl,
 )
-from floodmark.services.warehouse.redshift import (
+from floodmark.load.redshift import (
     freshness as redshift_freshness,
 )
-from floodmark.services.warehouse.redshift import (
+from floodmark.load.redshift import (
     ledger as redshift_ledger,
 )
-from floodmark.services.warehouse.redshift import (
+from floodmark.load.redshift import (
     match as redshift_match,
 )
-from floodmark.services.warehouse.redshift import (
+from floodmark.load.redshift import (
     merge as redshift_rows,
 )
-from floodmark.services.warehouse.redshift import (
+from floodmark.load.redshift import (
     stage as redshift_stage,
 )
 

@@ -14,9 +14,9 @@ import pyarrow.parquet as pq
 import pytest
 from redshift_connector.error import Error as DriverError
 
-from floodmark.services.store.store import Store
-from floodmark.services.warehouse.redshift.errors import Problem, failure_of
-from floodmark.services.warehouse.redshift.stage import role_clause
+from floodmark.load.redshift.errors import Problem, failure_of
+from floodmark.load.redshift.stage import role_clause
+from floodmark.store.store import Store
 
 
 @dataclass

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from floodmark.config.load import StoreSpec
-from floodmark.services.store.store import Store
 from floodmark.setup.services.s3 import SeaweedFS
+from floodmark.store.store import Store
 
 
 def s3_spec(

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from floodmark.cli.main import main
-from floodmark.commit.log import Log
-from floodmark.services.store.store import Store
+from floodmark.log.log import Log
+from floodmark.store.store import Store
 from tests.conftest import Workspace
 
 

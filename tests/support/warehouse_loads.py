@@ -17,17 +17,17 @@ import pyarrow.parquet as pq
 from redshift_connector.core import Connection as DriverConnection
 
 from floodmark.config.load import Iam
+from floodmark.load.duckdb.file import Connection
+from floodmark.load.duckdb.warehouse import DuckDB
+from floodmark.load.protocol import LoadOutcome, LoadRequest, Numbered, Warehouse
+from floodmark.load.redshift.data_api import DataApiTransport
+from floodmark.load.redshift.socket import SocketTransport
+from floodmark.load.redshift.steps import Limits
+from floodmark.load.redshift.warehouse import Redshift
 from floodmark.model.commit import Batch, DataFile, Deletes, LoadAs, by_key
 from floodmark.model.table import Column, Table
 from floodmark.model.types import READ_FIELD, file_schema
-from floodmark.services.store.store import Store
-from floodmark.services.warehouse.duckdb.file import Connection
-from floodmark.services.warehouse.duckdb.warehouse import DuckDB
-from floodmark.services.warehouse.protocol import LoadOutcome, LoadRequest, Numbered, Warehouse
-from floodmark.services.warehouse.redshift.data_api import DataApiTransport
-from floodmark.services.warehouse.redshift.socket import SocketTransport
-from floodmark.services.warehouse.redshift.steps import Limits
-from floodmark.services.warehouse.redshift.warehouse import Redshift
+from floodmark.store.store import Store
 from tests.support.described import described
 from tests.support.redshift import Fault, RedshiftStandIn
 

@@ -4,18 +4,18 @@ import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from floodmark.commit.claim import Claimed, claim
-from floodmark.commit.fold import State
-from floodmark.commit.log import Log, draft
-from floodmark.commit.publish import Watermark
-from floodmark.commit.status import TableStatus, status_path
 from floodmark.config.load import StoreSpec
+from floodmark.log.claim import Claimed, claim
+from floodmark.log.fold import State
+from floodmark.log.log import Log, draft
+from floodmark.log.publish import Watermark
+from floodmark.log.status import TableStatus, status_path
 from floodmark.model.commit import Batch, Claim, Open
 from floodmark.model.errors import ConfigError
 from floodmark.model.json import dump
 from floodmark.model.ledger import LedgerRow
 from floodmark.model.times import stamp
-from floodmark.services.store.store import Object, Store
+from floodmark.store.store import Object, Store
 from tests.support.samples import RUN, TABLE, History, at, files, window
 
 NAME = TABLE.name

@@ -14,7 +14,7 @@ from hypothesis import settings
 from floodmark.config.load import Config, load
 from floodmark.model.errors import ConfigError
 from floodmark.model.results import Watermark
-from floodmark.services.mysql.rows import text as wire
+from floodmark.source.rows import text as wire
 
 # A property's cost is not what it tests: on a busy machine, a deadline would fail true ones.
 settings.register_profile("floodmark", deadline=None)

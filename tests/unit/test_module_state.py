@@ -12,24 +12,24 @@ from pathlib import Path
 SOURCE = Path(__file__).resolve().parents[2] / "src" / "floodmark"
 # Kept by the process: one Spark task, or one run of a library's user, hands the next nothing else.
 OF_THE_PROCESS = {
-    ("commit/lease.py", "_over"), ("services/ssh.py", "_tunnels"), ("services/ssh.py", "_lock"),
+    ("log/lease.py", "_over"), ("host/ssh.py", "_tunnels"), ("host/ssh.py", "_lock"),
     ("model/json.py", "_adapters"), ("model/json.py", "_building"),
 }  # fmt: skip
 # Functions that remember: pure ones, or what a Spark worker keeps from one task to the next.
 REMEMBERED = {
-    ("commit/lease.py", "_boot"): "pure: of a machine that runs",
+    ("log/lease.py", "_boot"): "pure: of a machine that runs",
     ("model/canonical.py", "keys"): "pure: of one object, which it ends with",
     ("model/typed.py", "_columns"): "pure: of a class",
     ("model/typed.py", "_hints"): "pure: of a class",
     ("model/typed.py", "_bare"): "pure: of a type",
     ("model/typed.py", "_unlike"): "pure: of a class",
-    ("services/mysql/rows/decoder.py", "_months"): "pure",
+    ("source/rows/decoder.py", "_months"): "pure",
     ("extract/task.py", "_store"): "of a worker: its connections to the store",
-    ("services/spark/job.py", "freeze_imports"): "of a worker: once",
-    ("services/temp.py", "_sweep"): "of a process: which folders it has swept, for two minutes",
-    ("services/spark/task_secrets.py", "_left"): "of a process: secrets lie in its memory until it ends",
-    ("services/spark/task_secrets.py", "_in_memory"): "of a process: files that are open until it ends",
-    ("services/spark/task_secrets.py", "_fetched"): "of a worker: secrets that it has read",
+    ("spark/job.py", "freeze_imports"): "of a worker: once",
+    ("host/temp.py", "_sweep"): "of a process: which folders it has swept, for two minutes",
+    ("spark/task_secrets.py", "_left"): "of a process: secrets lie in its memory until it ends",
+    ("spark/task_secrets.py", "_in_memory"): "of a process: files that are open until it ends",
+    ("spark/task_secrets.py", "_fetched"): "of a worker: secrets that it has read",
 }
 CHANGING = {
     "add", "append", "appendleft", "clear", "discard", "extend", "insert", "pop", "popitem", "remove", "setdefault",

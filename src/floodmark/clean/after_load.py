@@ -13,14 +13,14 @@ from itertools import pairwise, takewhile
 
 from floodmark.clean.choose import Facts, Removal, StoredObject, Wanted, choose
 from floodmark.clean.remove import listed, loaded_at, read
-from floodmark.commit.fold import DataCommit, State
-from floodmark.commit.log import Log
-from floodmark.commit.spans import within
 from floodmark.load.pending import part_of
+from floodmark.load.protocol import Warehouse
+from floodmark.log.fold import DataCommit, State
+from floodmark.log.log import Log
+from floodmark.log.spans import within
 from floodmark.model.ledger import Ledger, Part
 from floodmark.model.plausible import implausible
 from floodmark.model.times import ago, parse_moment
-from floodmark.services.warehouse.protocol import Warehouse
 
 # Files may be removed this many seconds late, and at most 10 % late.
 SLACK = 3600.0

@@ -14,8 +14,8 @@ from datetime import datetime
 from fnmatch import fnmatchcase
 from typing import Literal
 
-from floodmark.commit.fold import State
-from floodmark.commit.spans import around, within
+from floodmark.log.fold import State
+from floodmark.log.spans import around, within
 from floodmark.model.commit import CleanedFiles, DataFile, Deletes, GivenUp, WithFiles
 from floodmark.model.position import Position
 from floodmark.model.times import ago, just_before, parse_moment, sortable

@@ -14,13 +14,15 @@ from datetime import UTC, datetime
 
 from floodmark.clean.choose import Facts, Removal, Staged, Wanted, choose, orphans, staged
 from floodmark.clean.remove import Outcome, gather, listed, loaded_at, remove
-from floodmark.commit import pipeline
-from floodmark.commit.claim import Changed, claim, decide_and_claim, refuse_if_held
-from floodmark.commit.fold import State, duplicates, would_duplicate
-from floodmark.commit.log import Log, draft, tables
-from floodmark.commit.publish import Watermark
 from floodmark.config.load import Config
 from floodmark.load.ledgers import Ledgers
+from floodmark.load.open import open_warehouse
+from floodmark.load.protocol import Warehouse
+from floodmark.log import pipeline
+from floodmark.log.claim import Changed, claim, decide_and_claim, refuse_if_held
+from floodmark.log.fold import State, duplicates, would_duplicate
+from floodmark.log.log import Log, draft, tables
+from floodmark.log.publish import Watermark
 from floodmark.model.commit import Clean
 from floodmark.model.errors import DataError, FloodmarkError, Interrupted, exit_code
 from floodmark.model.events import Emit, ignore
@@ -29,10 +31,8 @@ from floodmark.model.results import CleanedTable, CleanResult, Failure, StagedFi
 from floodmark.model.text import counted, place
 from floodmark.model.typed import Moment
 from floodmark.plan.tables import full_name, must_exist
-from floodmark.services.store.places import finish
-from floodmark.services.store.store import Store
-from floodmark.services.warehouse.open import open_warehouse
-from floodmark.services.warehouse.protocol import Warehouse
+from floodmark.store.places import finish
+from floodmark.store.store import Store
 
 Confirm = Callable[[Sequence[Outcome]], None]
 

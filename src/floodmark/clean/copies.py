@@ -13,14 +13,14 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from urllib.parse import unquote
 
-from floodmark.commit import published_copies as copies
-from floodmark.commit.copies_to import introduce
-from floodmark.commit.recovery.recover import RECORDS
 from floodmark.config.load import Config
+from floodmark.log import published_copies as copies
+from floodmark.log.copies_to import introduce
+from floodmark.log.recovery.recover import RECORDS
 from floodmark.model.errors import FloodmarkError
 from floodmark.model.times import compact, stamp
-from floodmark.services.store.places import Place
-from floodmark.services.store.store import Object, Store
+from floodmark.store.places import Place
+from floodmark.store.store import Object, Store
 
 log = logging.getLogger("floodmark")
 

@@ -9,18 +9,18 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from floodmark.clean.choose import Facts, Removal, StoredObject
-from floodmark.commit.document import commit_path
-from floodmark.commit.fold import Damaged, State, data_commit
-from floodmark.commit.lease import holder
-from floodmark.commit.log import Log
-from floodmark.commit.spans import within
 from floodmark.load.pending import pending
+from floodmark.log.document import commit_path
+from floodmark.log.fold import Damaged, State, data_commit
+from floodmark.log.lease import holder
+from floodmark.log.log import Log
+from floodmark.log.spans import within
 from floodmark.model.commit import Commit, WithFiles
 from floodmark.model.errors import FloodmarkError
 from floodmark.model.events import Advanced, Emit, StageBegan, StageEnded, ignore
 from floodmark.model.ledger import Ledger
 from floodmark.model.times import stamp
-from floodmark.services.store.store import Store, file_folders
+from floodmark.store.store import Store, file_folders
 
 # Files per delete request: the most that S3 takes.
 AT_ONCE = 1000

@@ -11,7 +11,7 @@ from floodmark.model.errors import ConfigError, TransientError
 from floodmark.model.text import duration
 
 if TYPE_CHECKING:
-    from floodmark.observe.alerts import Alerts
+    from floodmark.status.alerts import Alerts
 
 
 @click.group(cls=Group)
@@ -56,7 +56,7 @@ def _configured(settings: Settings) -> Alerts:
         raise ConfigError(
             f"{config.path} has no alerts", hint="add alerts: {webhook: ${HOOK_URL}}; see docs/monitoring.md"
         )
-    from floodmark.observe.alerts import Alerts
+    from floodmark.status.alerts import Alerts
 
     return Alerts(config)
 

@@ -73,7 +73,7 @@ def table_names(config: Path | None) -> list[str]:
 
     named, spec = glimpse(config)
     if spec is not None:
-        from floodmark.services.store.store import Store
+        from floodmark.store.store import Store
 
         answers: queue.SimpleQueue[list[str]] = queue.SimpleQueue()
         remote = spec.url.startswith("s3://")

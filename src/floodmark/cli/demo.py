@@ -58,8 +58,8 @@ def demo(
     """
     if serve:
         needs_extra()
-    from floodmark.services.spark.pyspark_internals import check_installed
     from floodmark.setup.demo import run_demo
+    from floodmark.spark.pyspark_internals import check_installed
 
     check_installed()
     began = time.monotonic()

@@ -104,7 +104,7 @@ class Settings:
 
     def load(self) -> Config:
         """The configuration; from here on its secrets are masked."""
-        from floodmark.services.limits import check_addresses
+        from floodmark.host.limits import check_addresses
 
         check_addresses()
         from floodmark.config import load as config

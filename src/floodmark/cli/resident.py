@@ -42,7 +42,7 @@ def stay(
     metrics_file: Path | None = None,
 ) -> int:
     """Syncs again and again until a signal ends it; returns the exit code."""
-    from floodmark.observe.run import Observer
+    from floodmark.status.run import Observer
     from floodmark.sync.resident import Health, keep_up
 
     health = Health()
@@ -79,10 +79,10 @@ def _listen(
     stack: ExitStack, config: Config, address: tuple[str, int], every: float
 ) -> Callable[[int], None]:
     """Serves /metrics and /healthz from now on; returns what to call when a cycle has ended."""
-    from floodmark.commit.health import limit_of
-    from floodmark.observe.facts import StoreFacts
-    from floodmark.observe.listen import Listener, Metrics, Pulse
-    from floodmark.services.store.store import Store
+    from floodmark.status.facts import StoreFacts
+    from floodmark.status.health import limit_of
+    from floodmark.status.listen import Listener, Metrics, Pulse
+    from floodmark.store.store import Store
 
     pulse = Pulse(every)
     stack.enter_context(

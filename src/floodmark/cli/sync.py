@@ -29,7 +29,7 @@ from floodmark.model.run import SyncOptions, TableReport
 
 if TYPE_CHECKING:
     from floodmark.config.load import Config
-    from floodmark.services.spark.on_demand import WarmSpark
+    from floodmark.spark.on_demand import WarmSpark
 
 Strategy = Literal["auto", "sequential", "inter-table", "intra-table"]
 
@@ -181,8 +181,8 @@ def _once(
     spark: WarmSpark,
 ) -> int:
     """One sync, from its imports to the printed result."""
-    import_aside("floodmark.observe.run", "floodmark.sync.run")
-    from floodmark.observe.run import Observer
+    import_aside("floodmark.status.run", "floodmark.sync.run")
+    from floodmark.status.run import Observer
     from floodmark.sync.run import sync as run_sync
 
     def lines(tables: Sequence[TableReport], seconds: float, unfinished: Sequence[str] = ()) -> list[str]:

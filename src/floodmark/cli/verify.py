@@ -70,7 +70,7 @@ def verify(
     if force and not repair:
         raise click.UsageError("--force needs --repair")
     config = settings.load()
-    from floodmark.observe.run import Observer
+    from floodmark.status.run import Observer
     from floodmark.sync.run import repairing
     from floodmark.verify.run import verify as run_verify
 

@@ -6,13 +6,13 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import replace
 
-from floodmark.commit.fold import State
 from floodmark.extract.task import SliceJob
+from floodmark.log.fold import State
 from floodmark.model.origin import UNKNOWN_SOURCE
 from floodmark.model.table import Table
 from floodmark.model.window import Slice
 from floodmark.plan.decide import Plan
-from floodmark.services.run import Services
+from floodmark.services import Services
 
 # A table with this few rows to read costs less than a Spark job of its own; fewer if a row may have megabytes.
 SMALL_ROWS = 20_000

@@ -8,16 +8,16 @@ from typing import Literal
 
 import pyarrow as pa
 
+from floodmark.load.files import key_fields
 from floodmark.model.commit import DataFile
 from floodmark.model.parquet import Footer, data_file, writer
 from floodmark.model.position import Key, Value
 from floodmark.model.table import Column, Table
 from floodmark.model.times import stamp
 from floodmark.model.types import fields, schema_of
-from floodmark.services.mysql.convert import to_arrow
-from floodmark.services.mysql.sql import BINARY
-from floodmark.services.store.store import Store, file_folders
-from floodmark.services.warehouse.files import key_fields
+from floodmark.source.convert import to_arrow
+from floodmark.source.sql import BINARY
+from floodmark.store.store import Store, file_folders
 
 # Keys per file.
 KEYS_PER_FILE = 500_000

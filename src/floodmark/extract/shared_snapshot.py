@@ -14,11 +14,11 @@ from floodmark.config.load import SourceSpec
 from floodmark.extract.task import SliceJob, SliceResult, read_slice
 from floodmark.model.table import Table
 from floodmark.model.window import Slice
-from floodmark.services.mysql.one_moment import at_moment, hold, open_snapshot
-from floodmark.services.mysql.session import Session
-from floodmark.services.mysql.trust import server_of
-from floodmark.services.spark.job import Relay
-from floodmark.services.spark.meeting import Guest, Invitation
+from floodmark.source.one_moment import at_moment, hold, open_snapshot
+from floodmark.source.session import Session
+from floodmark.source.trust import server_of
+from floodmark.spark.job import Relay
+from floodmark.spark.meeting import Guest, Invitation
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 from floodmark.config.load import SourceSpec, StoreSpec
 from floodmark.extract.fingerprint import Fingerprint, SnapshotSums
 from floodmark.extract.range import Extremes
+from floodmark.load.files import key_fields
 from floodmark.model.canonical import Digest
 from floodmark.model.commit import DataFile
 from floodmark.model.origin import UNKNOWN_SOURCE, SourceId
@@ -29,14 +30,13 @@ from floodmark.model.times import stamp
 from floodmark.model.types import LONG, READ_FIELD, fields, file_schema, schema_of
 from floodmark.model.warehouse import DUCKDB, Capabilities
 from floodmark.model.window import Slice
-from floodmark.services.mysql.connections import usable
-from floodmark.services.mysql.read import Batches
-from floodmark.services.mysql.session import Session
-from floodmark.services.mysql.sources import end_read, session_on
-from floodmark.services.mysql.sql import outside, selects
-from floodmark.services.spark.job import Relay
-from floodmark.services.store.store import Store, file_folders
-from floodmark.services.warehouse.files import key_fields
+from floodmark.source.connections import usable
+from floodmark.source.read import Batches
+from floodmark.source.session import Session
+from floodmark.source.sources import end_read, session_on
+from floodmark.source.sql import outside, selects
+from floodmark.spark.job import Relay
+from floodmark.store.store import Store, file_folders
 
 # A row group is the unit of parallel reads, and what a worker holds in memory. It ends at whichever comes first.
 GROUP_ROWS = 125_000

@@ -19,8 +19,8 @@ from dataclasses import dataclass, field
 from importlib import metadata
 from typing import Any, Literal
 
+from floodmark.host.children import child_environment
 from floodmark.model.errors import ConfigError
-from floodmark.services.children import child_environment
 
 PROGRAM = (sys.executable, "-m", "floodmark")
 STOP_SECONDS = 60.0  # from SIGTERM to SIGKILL; a sync usually needs a few

@@ -10,16 +10,16 @@ from typing import Any
 
 import yaml
 
-from floodmark.commit.log import Log
-from floodmark.commit.log import tables as tables_of
 from floodmark.config.load import AlertSpec, Config
+from floodmark.load.freshness import FRESHNESS
+from floodmark.load.protocol import quote
+from floodmark.log.log import Log
+from floodmark.log.log import tables as tables_of
 from floodmark.model.errors import ConfigError
 from floodmark.model.table import Table
 from floodmark.model.types import fields
 from floodmark.plan.tables import full_name
-from floodmark.services.store.store import Store
-from floodmark.services.warehouse.freshness import FRESHNESS
-from floodmark.services.warehouse.protocol import quote
+from floodmark.store.store import Store
 
 _OURS = "# Written by `floodmark dbt sources`"  # earlier versions continued it in other words
 HEAD = f"{_OURS}, which overwrites it: change the configuration instead."

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from floodmark.commit.fold import Damaged, DataCommit, State
-from floodmark.commit.log import Log
+from floodmark.log.fold import Damaged, DataCommit, State
+from floodmark.log.log import Log
 from floodmark.model.commit import Claim, by_key
 from floodmark.model.errors import DataError
 from floodmark.model.ledger import Ledger

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from floodmark.commit import pipeline
-from floodmark.commit.fold import State
 from floodmark.config.load import Config
+from floodmark.load.open import open_warehouse
 from floodmark.load.pending import ledger_for
+from floodmark.load.protocol import Warehouse
+from floodmark.log import pipeline
+from floodmark.log.fold import State
 from floodmark.model.errors import FloodmarkError, TransientError
 from floodmark.model.ledger import Ledger
-from floodmark.services.store.store import Store
-from floodmark.services.warehouse.open import open_warehouse
-from floodmark.services.warehouse.protocol import Warehouse
+from floodmark.store.store import Store
 
 
 class Ledgers:

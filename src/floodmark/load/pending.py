@@ -13,10 +13,11 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
-from floodmark.commit.fold import DataCommit, State
-from floodmark.commit.load_status import accounts_for_older
-from floodmark.commit.log import Log
 from floodmark.load.descriptions import description, descriptions, loaded_as, shaped
+from floodmark.load.protocol import LoadOutcome, LoadRequest, Numbered, Warehouse
+from floodmark.log.fold import DataCommit, State
+from floodmark.log.load_status import accounts_for_older
+from floodmark.log.log import Log
 from floodmark.model import log_lines
 from floodmark.model.commit import Commit, WithFiles, by_key, files_of, wide
 from floodmark.model.errors import ConflictError, DataError
@@ -25,7 +26,6 @@ from floodmark.model.run import Finding, Step
 from floodmark.model.table import Table
 from floodmark.model.text import counted
 from floodmark.model.times import parse_moment
-from floodmark.services.warehouse.protocol import LoadOutcome, LoadRequest, Numbered, Warehouse
 
 log = logging.getLogger("floodmark")
 

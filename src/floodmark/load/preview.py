@@ -8,18 +8,18 @@ from __future__ import annotations
 from contextlib import closing
 from dataclasses import dataclass, replace
 
-from floodmark.commit.fold import State
-from floodmark.commit.log import Log
 from floodmark.config.load import WarehouseSpec
+from floodmark.load.columns import Change
+from floodmark.load.decide import check_elsewhere, check_holder
 from floodmark.load.descriptions import loaded_as, shaped
+from floodmark.load.open import open_warehouse
 from floodmark.load.pending import ledger_for, pending
+from floodmark.load.protocol import Warehouse
+from floodmark.log.fold import State
+from floodmark.log.log import Log
 from floodmark.model.errors import ConfigError, DataError, FloodmarkError
 from floodmark.model.ledger import Ledger
 from floodmark.model.table import Table
-from floodmark.services.warehouse.columns import Change
-from floodmark.services.warehouse.decide import check_elsewhere, check_holder
-from floodmark.services.warehouse.open import open_warehouse
-from floodmark.services.warehouse.protocol import Warehouse
 
 # Seconds that a command which only reads waits for each of the warehouse's answers.
 PATIENCE = 4.0

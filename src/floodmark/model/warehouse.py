@@ -1,4 +1,4 @@
-"""What the program knows of each kind of warehouse, as data; how it works is in its folder of `services/warehouse`."""
+"""What the program knows of each kind of warehouse, as data; how it works is in its folder of `load`."""
 
 from __future__ import annotations
 

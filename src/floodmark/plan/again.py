@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from floodmark.commit.fold import State
+from floodmark.log.fold import State
 from floodmark.model import zones as clock
 from floodmark.model.errors import DataError
 from floodmark.model.position import Position
@@ -14,9 +14,9 @@ from floodmark.model.window import Slice
 from floodmark.plan import overlap
 from floodmark.plan.bound import Settled
 from floodmark.plan.wait import Source
-from floodmark.services.mysql import ranges as edges
-from floodmark.services.mysql import sql
-from floodmark.services.mysql.session import Session
+from floodmark.source import ranges as edges
+from floodmark.source import sql
+from floodmark.source.session import Session
 
 
 @dataclass(frozen=True)

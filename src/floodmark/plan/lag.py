@@ -11,8 +11,8 @@ import threading
 import time
 from collections.abc import Mapping
 
-from floodmark.commit.fold import State
 from floodmark.config.load import Config, SourceSpec
+from floodmark.log.fold import State
 from floodmark.model import zones as clock
 from floodmark.model.errors import FloodmarkError
 from floodmark.model.position import Position
@@ -20,9 +20,9 @@ from floodmark.model.run import Lag
 from floodmark.model.table import Table
 from floodmark.model.times import parse_time, temporal
 from floodmark.model.zones import FUTURE_SLACK
-from floodmark.services.mysql import ranges as edges
-from floodmark.services.mysql import time_zones
-from floodmark.services.mysql.session import Session
+from floodmark.source import ranges as edges
+from floodmark.source import time_zones
+from floodmark.source.session import Session
 
 log = logging.getLogger("floodmark")
 

@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from secrets import token_hex
 
-from floodmark.commit.fold import State
-from floodmark.commit.log import Log
-from floodmark.commit.system import Start
 from floodmark.config.load import TableOptions
+from floodmark.log.fold import State
+from floodmark.log.log import Log
+from floodmark.log.system import Start
 from floodmark.model import log_lines
 from floodmark.model.errors import ConfigError
 from floodmark.model.notes import Note
@@ -30,14 +30,14 @@ from floodmark.plan.overlap import begins, by_application, clock_notes
 from floodmark.plan.reread import begins_whole, carrier, follow, follows_a_copy
 from floodmark.plan.wait import Source, clocked, settle
 from floodmark.plan.window import COUNT_EXACTLY_BELOW, Chosen, Size
-from floodmark.services.mysql import one_moment, open_work, sql
-from floodmark.services.mysql import ranges as edges
-from floodmark.services.mysql.describe import Discovered
-from floodmark.services.mysql.errors import as_discovered
-from floodmark.services.mysql.session import Session
-from floodmark.services.mysql.shared_looks import SharedLooks
-from floodmark.services.mysql.sources import source_id
-from floodmark.services.mysql.trust import Trust
+from floodmark.source import one_moment, open_work, sql
+from floodmark.source import ranges as edges
+from floodmark.source.describe import Discovered
+from floodmark.source.errors import as_discovered
+from floodmark.source.session import Session
+from floodmark.source.shared_looks import SharedLooks
+from floodmark.source.sources import source_id
+from floodmark.source.trust import Trust
 
 log = logging.getLogger("floodmark")
 

@@ -29,11 +29,11 @@ from floodmark.model.witnesses import (
 )
 from floodmark.plan.overlap import future, reaches
 from floodmark.plan.wait import Source
-from floodmark.services.mysql import identity, sql
-from floodmark.services.mysql import ranges as edges
-from floodmark.services.mysql.session import Session
-from floodmark.services.mysql.sources import elsewhere, exchanged, several_servers, table_id
-from floodmark.services.mysql.trust import Trust, first_server, server_of
+from floodmark.source import identity, sql
+from floodmark.source import ranges as edges
+from floodmark.source.session import Session
+from floodmark.source.sources import elsewhere, exchanged, several_servers, table_id
+from floodmark.source.trust import Trust, first_server, server_of
 
 
 @dataclass(frozen=True)

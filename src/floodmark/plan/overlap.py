@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from floodmark.commit.fold import State
+from floodmark.log.fold import State
 from floodmark.model import zones as clock
 from floodmark.model.errors import DataError
 from floodmark.model.position import Position, Value
@@ -18,7 +18,7 @@ from floodmark.model.times import shifted, temporal
 from floodmark.model.window import Slice
 from floodmark.model.zones import FUTURE_SLACK
 from floodmark.plan.bound import Reading, Settled
-from floodmark.services.mysql.trust import ClusterKind
+from floodmark.source.trust import ClusterKind
 
 # How many ids are read again if the source can't tell which transactions are open.
 ID_OVERLAP = 10_000

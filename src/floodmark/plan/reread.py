@@ -12,10 +12,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from secrets import token_hex
 
-from floodmark.commit.fold import State
-from floodmark.commit.log import Log
-from floodmark.commit.stretches import Gap, lowest, stretches
 from floodmark.config.load import TableOptions
+from floodmark.log.fold import State
+from floodmark.log.log import Log
+from floodmark.log.stretches import Gap, lowest, stretches
 from floodmark.model.column_changes import ColumnChange, column_changes
 from floodmark.model.errors import ConfigError, DataError
 from floodmark.model.lineage import (
@@ -41,10 +41,10 @@ from floodmark.plan import recipe
 from floodmark.plan.decide import start_position
 from floodmark.plan.recipe import Change
 from floodmark.plan.window import COUNT_EXACTLY_BELOW, cut_by, parts_of_the_key, slices
-from floodmark.services.mysql import identity, sql
-from floodmark.services.mysql import ranges as edges
-from floodmark.services.mysql.describe import did_you_mean, sees_all
-from floodmark.services.mysql.session import Session
+from floodmark.source import identity, sql
+from floodmark.source import ranges as edges
+from floodmark.source.describe import did_you_mean, sees_all
+from floodmark.source.session import Session
 
 # A larger table is read again rather than searched for a row that differs.
 SEARCHED_BELOW = 100_000_000

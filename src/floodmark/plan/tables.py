@@ -10,14 +10,14 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
 
-from floodmark.commit.log import Log, tables
 from floodmark.config.load import Config, SourceSpec
+from floodmark.log.log import Log, tables
 from floodmark.model.errors import ConfigError, DataError, FloodmarkError
 from floodmark.model.run import TableReport
 from floodmark.model.text import counted
-from floodmark.services.mysql.describe import Unseen, list_tables, resolve
-from floodmark.services.mysql.session import Session
-from floodmark.services.store.store import Store
+from floodmark.source.describe import Unseen, list_tables, resolve
+from floodmark.source.session import Session
+from floodmark.store.store import Store
 
 # New tables that a note names.
 NAMED = 10

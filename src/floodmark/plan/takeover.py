@@ -21,17 +21,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from floodmark.commit.fold import State
-from floodmark.commit.system import Start
 from floodmark.config.load import TableOptions
+from floodmark.host.temp import scratched
+from floodmark.log.fold import State
+from floodmark.log.system import Start
 from floodmark.model.errors import DataError
 from floodmark.model.position import Position
 from floodmark.model.table import Table
 from floodmark.model.times import cursor_value, just_before, parse_time, shifted, temporal
-from floodmark.services.mysql.session import Session
-from floodmark.services.mysql.time_zones import ZoneClock
-from floodmark.services.store.store import Store
-from floodmark.services.temp import scratched
+from floodmark.source.session import Session
+from floodmark.source.time_zones import ZoneClock
+from floodmark.store.store import Store
 
 # Where the older tool kept the staged files.
 FILES = "incremental/"

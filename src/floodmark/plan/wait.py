@@ -20,11 +20,11 @@ from floodmark.model.times import temporal
 from floodmark.plan import bound
 from floodmark.plan.bound import Reading, Settled
 from floodmark.plan.overlap import begins
-from floodmark.services.mysql import open_work, sql, time_zones
-from floodmark.services.mysql import ranges as edges
-from floodmark.services.mysql.open_work import OpenWork
-from floodmark.services.mysql.session import Session
-from floodmark.services.mysql.shared_looks import SharedLooks
+from floodmark.source import open_work, sql, time_zones
+from floodmark.source import ranges as edges
+from floodmark.source.open_work import OpenWork
+from floodmark.source.session import Session
+from floodmark.source.shared_looks import SharedLooks
 
 WRITER_SECONDS = 3.0
 # Searching more rows than this for uncommitted ones takes longer than most transactions: wait for those

@@ -12,7 +12,7 @@ from itertools import pairwise
 from secrets import token_hex
 from typing import Literal
 
-from floodmark.commit.fold import State
+from floodmark.log.fold import State
 from floodmark.model.errors import ConfigError
 from floodmark.model.position import Position, Value
 from floodmark.model.run import SyncOptions

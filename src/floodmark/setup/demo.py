@@ -18,8 +18,8 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
+from floodmark.host.children import child_environment
 from floodmark.model.errors import FloodmarkError, VerificationError
-from floodmark.services.children import child_environment
 from floodmark.setup.services import reaper, settlement
 from floodmark.setup.services.compare import compare
 from floodmark.setup.services.databases import DatabaseServer, chosen

@@ -19,6 +19,7 @@ from typing import Any
 
 from floodmark.config.load import SourceSpec, TableOptions, source_from
 from floodmark.config.values import expand
+from floodmark.host.temp import whole_file
 from floodmark.model.errors import ConfigError, FloodmarkError, Interrupted
 from floodmark.model.names import OUR_TABLES, reserved
 from floodmark.model.note_words import clause
@@ -26,11 +27,10 @@ from floodmark.model.notes import Kind, Note, not_followed
 from floodmark.model.secrets import of_url
 from floodmark.model.text import counted
 from floodmark.model.warehouse import DUCKDB
-from floodmark.services.mysql import ranges as edges
-from floodmark.services.mysql.describe import discover_with_notes, list_tables, proposed_cursor
-from floodmark.services.mysql.session import Session
-from floodmark.services.temp import whole_file
 from floodmark.setup.doctor.tables import check_table
+from floodmark.source import ranges as edges
+from floodmark.source.describe import discover_with_notes, list_tables, proposed_cursor
+from floodmark.source.session import Session
 
 VARIABLE = "MYSQL_PASSWORD"
 EXAMPLE = f"mysql://reader:${{{VARIABLE}}}@127.0.0.1:3306/mydatabase"

@@ -25,9 +25,9 @@ from pathlib import Path
 from typing import Any
 
 import floodmark
+from floodmark.host.temp import is_own, whole_file
 from floodmark.model.errors import ConfigError
 from floodmark.model.text import counted, size
-from floodmark.services.temp import is_own, whole_file
 
 JOB = "floodmark_job.py"
 # Extras that a sync on a cluster may need; the others are for other machines.

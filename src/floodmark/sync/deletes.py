@@ -15,9 +15,11 @@ from functools import partial
 
 import pyarrow as pa
 
-from floodmark.commit.fold import State
 from floodmark.config.load import TableOptions
 from floodmark.extract.key_file import key_table
+from floodmark.load import canonical
+from floodmark.load.protocol import KEYS
+from floodmark.log.fold import State
 from floodmark.model.canonical import Scope, forms, printed
 from floodmark.model.errors import ConfigError, DataError
 from floodmark.model.plausible import implausible
@@ -26,13 +28,11 @@ from floodmark.model.table import Table
 from floodmark.model.times import parse_moment
 from floodmark.model.types import fields
 from floodmark.model.window import Slice
-from floodmark.services.mysql import ranges as edges
-from floodmark.services.mysql.cascades import of as cascades
-from floodmark.services.mysql.cascades import touched
-from floodmark.services.mysql.keys import gone, weights
-from floodmark.services.run import Services
-from floodmark.services.warehouse import canonical
-from floodmark.services.warehouse.protocol import KEYS
+from floodmark.services import Services
+from floodmark.source import ranges as edges
+from floodmark.source.cascades import of as cascades
+from floodmark.source.cascades import touched
+from floodmark.source.keys import gone, weights
 from floodmark.verify.compare import compare, described
 
 # Most keys that one task reads; a small number is spread over several tasks.

@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-from floodmark.commit.document import primary_path
 from floodmark.config.load import Config
+from floodmark.log.document import primary_path
 from floodmark.model.errors import FloodmarkError
 from floodmark.model.run import SyncOptions
-from floodmark.services.spark.on_demand import WarmSpark
-from floodmark.services.store.store import Store, encode
+from floodmark.spark.on_demand import WarmSpark
+from floodmark.store.store import Store, encode
 
 
 def early_spark(

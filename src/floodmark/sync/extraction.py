@@ -15,11 +15,11 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
-from floodmark.commit.fold import State
-from floodmark.commit.held import HeldTable
 from floodmark.extract.jobs import jobs, small, snapshot_key
 from floodmark.extract.key_file import write_keys
 from floodmark.extract.task import SliceResult
+from floodmark.log.fold import State
+from floodmark.log.held import HeldTable
 from floodmark.model import events
 from floodmark.model.account import Account
 from floodmark.model.canonical import Digest
@@ -44,8 +44,8 @@ from floodmark.model.window import Slice, Window
 from floodmark.plan.decide import Plan, check_snapshot
 from floodmark.plan.overlap import with_loose
 from floodmark.plan.window import slices as whole
-from floodmark.services.mysql.errors import as_discovered
-from floodmark.services.mysql.sql import selects
+from floodmark.source.errors import as_discovered
+from floodmark.source.sql import selects
 from floodmark.sync import deletes
 from floodmark.sync.loader import Loader
 from floodmark.sync.resources import Work

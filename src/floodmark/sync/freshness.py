@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from floodmark.commit.status import TableStatus, read_status
+from floodmark.load.freshness import Freshness
+from floodmark.log.status import TableStatus, read_status
 from floodmark.model.errors import FloodmarkError
 from floodmark.model.events import Noted
 from floodmark.model.run import SyncOptions, SyncReport, TableReport
 from floodmark.model.times import parse_moment
-from floodmark.services.warehouse.freshness import Freshness
 from floodmark.sync.resources import Work
 
 

@@ -10,10 +10,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
-from floodmark.commit.fold import State
-from floodmark.commit.held import HeldTable
+from floodmark.load.decide import check_elsewhere
 from floodmark.load.pending import Choice, ledger_for, load_pending, pending, read_now
 from floodmark.load.preview import LoadPreview, look
+from floodmark.load.protocol import LoadOutcome
+from floodmark.log.fold import State
+from floodmark.log.held import HeldTable
 from floodmark.model import events
 from floodmark.model.account import Account
 from floodmark.model.errors import FloodmarkError
@@ -22,8 +24,6 @@ from floodmark.model.run import LOAD, Step, Wait
 from floodmark.model.table import Table
 from floodmark.model.text import counted
 from floodmark.model.times import stamp
-from floodmark.services.warehouse.decide import check_elsewhere
-from floodmark.services.warehouse.protocol import LoadOutcome
 from floodmark.sync.resources import Work
 
 # How many seconds an extraction waits for the loads in the background; another table's may come first.

@@ -11,11 +11,11 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
 
-from floodmark.commit.activity import activity
-from floodmark.commit.document import Failure
-from floodmark.commit.held import HeldTable
-from floodmark.commit.lease import holder
-from floodmark.commit.status import read_status
+from floodmark.log.activity import activity
+from floodmark.log.document import Failure
+from floodmark.log.held import HeldTable
+from floodmark.log.lease import holder
+from floodmark.log.status import read_status
 from floodmark.model.errors import ConflictError, FloodmarkError
 from floodmark.model.results import Watermark
 from floodmark.model.run import EXTRACT, LOAD, Stage, SyncOptions

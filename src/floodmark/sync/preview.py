@@ -9,12 +9,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from floodmark.commit.fold import State, restarted_by
-from floodmark.commit.log import Log
-from floodmark.commit.pipeline import StorePipeline
-from floodmark.commit.system import Start, Starts
 from floodmark.config.load import Config, WarehouseSpec
 from floodmark.load.preview import LoadPreview, look_briefly
+from floodmark.log.fold import State, restarted_by
+from floodmark.log.log import Log
+from floodmark.log.pipeline import StorePipeline
+from floodmark.log.system import Start, Starts
 from floodmark.model import results
 from floodmark.model.errors import ConfigError, FloodmarkError, Interrupted, exit_code
 from floodmark.model.note_words import sentence
@@ -30,10 +30,10 @@ from floodmark.plan.decide import Plan
 from floodmark.plan.make import survey
 from floodmark.plan.tables import StoredTables
 from floodmark.plan.takeover import Takeover
-from floodmark.services.mysql.describe import Discovered, discover_with_notes, resolve
-from floodmark.services.mysql.session import Session
-from floodmark.services.mysql.shared_looks import SharedLooks
-from floodmark.services.store.store import Store
+from floodmark.source.describe import Discovered, discover_with_notes, resolve
+from floodmark.source.session import Session
+from floodmark.source.shared_looks import SharedLooks
+from floodmark.store.store import Store
 from floodmark.sync import deletes
 
 

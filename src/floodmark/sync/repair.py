@@ -6,8 +6,8 @@ leaves commits that the next sync loads, or nothing. Then source and warehouse a
 
 from __future__ import annotations
 
-from floodmark.commit.fold import State
 from floodmark.config.load import TableOptions
+from floodmark.log.fold import State
 from floodmark.model.errors import ConfigError
 from floodmark.model.position import Key
 from floodmark.model.table import Table
@@ -15,9 +15,9 @@ from floodmark.model.times import temporal
 from floodmark.plan.bound import Reading
 from floodmark.plan.origin import check_origin
 from floodmark.plan.wait import Source, settle
-from floodmark.services.mysql.keys import gone
-from floodmark.services.mysql.sources import source_id
-from floodmark.services.run import Services
+from floodmark.services import Services
+from floodmark.source.keys import gone
+from floodmark.source.sources import source_id
 from floodmark.verify.compare import Differences
 
 

@@ -9,13 +9,13 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from typing import TypeVar
 
-from floodmark.commit.pipeline import StorePipeline
-from floodmark.commit.system import Starts
+from floodmark.log.pipeline import StorePipeline
+from floodmark.log.system import Starts
 from floodmark.model.errors import FloodmarkError, Interrupted
 from floodmark.model.run import SyncOptions, SyncReport, TableReport
 from floodmark.model.table import Table
 from floodmark.plan.tables import StoredTables, shared
-from floodmark.services.run import Services
+from floodmark.services import Services
 from floodmark.sync.turns import Turns
 
 T = TypeVar("T")

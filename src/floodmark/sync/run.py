@@ -10,17 +10,17 @@ from dataclasses import replace
 from functools import partial
 
 from floodmark.clean.copies import Keep, clean_daily
-from floodmark.commit.live import LiveDocuments
-from floodmark.commit.status import first_named
 from floodmark.config.load import Config
+from floodmark.log.status import first_named
 from floodmark.model import events
 from floodmark.model.errors import FloodmarkError, Interrupted
 from floodmark.model.run import SyncOptions, SyncReport, TableReport
 from floodmark.plan.tables import said_new
-from floodmark.services.run import Services
-from floodmark.services.spark.context import Spark
-from floodmark.services.spark.on_demand import WarmSpark
-from floodmark.services.store.store import Store
+from floodmark.services import Services
+from floodmark.spark.context import Spark
+from floodmark.spark.on_demand import WarmSpark
+from floodmark.status.live import LiveDocuments
+from floodmark.store.store import Store
 from floodmark.sync.freshness import tell_freshness
 from floodmark.sync.reported import Reported
 from floodmark.sync.resources import Work

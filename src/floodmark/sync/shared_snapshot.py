@@ -23,13 +23,13 @@ from floodmark.model.events import waiting
 from floodmark.model.notes import Obstacle
 from floodmark.model.run import Wait
 from floodmark.model.table import Table
-from floodmark.services.mysql.one_moment import Proof, hold, moment_of, one_server, proof
-from floodmark.services.mysql.session import Session
-from floodmark.services.mysql.trust import server_of
-from floodmark.services.run import Services
-from floodmark.services.spark.context import Spark
-from floodmark.services.spark.jvm import is_local
-from floodmark.services.spark.meeting import Meeting, MeetingOver, Member
+from floodmark.services import Services
+from floodmark.source.one_moment import Proof, hold, moment_of, one_server, proof
+from floodmark.source.session import Session
+from floodmark.source.trust import server_of
+from floodmark.spark.context import Spark
+from floodmark.spark.jvm import is_local
+from floodmark.spark.meeting import Meeting, MeetingOver, Member
 
 log = logging.getLogger("floodmark")
 

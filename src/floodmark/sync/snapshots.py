@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from floodmark.commit.fold import State
 from floodmark.extract.jobs import jobs
+from floodmark.log.fold import State
 from floodmark.model.errors import FloodmarkError
 from floodmark.plan.decide import Plan
-from floodmark.services.mysql.errors import as_discovered
-from floodmark.services.run import Services
+from floodmark.services import Services
+from floodmark.source.errors import as_discovered
 
 
 def mark(state: State, found: str | None) -> str | None:

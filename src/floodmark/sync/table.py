@@ -15,13 +15,13 @@ from functools import partial
 
 from floodmark.clean.after_load import due_files, superseded
 from floodmark.clean.remove import Outcome, remove
-from floodmark.commit.claim import Changed, Claimed, decide_and_claim, refuse_if_held
-from floodmark.commit.document import Failure
-from floodmark.commit.fold import State, restarted_by
-from floodmark.commit.held import HeldTable
-from floodmark.commit.status import write_run, write_verify
 from floodmark.config.load import TableOptions
 from floodmark.load.pending import ledger_for
+from floodmark.log.claim import Changed, Claimed, decide_and_claim, refuse_if_held
+from floodmark.log.document import Failure
+from floodmark.log.fold import State, restarted_by
+from floodmark.log.held import HeldTable
+from floodmark.log.status import write_run, write_verify
 from floodmark.model import events
 from floodmark.model.account import Account
 from floodmark.model.column_changes import column_changes
@@ -47,9 +47,9 @@ from floodmark.plan.decide import Plan, check_begun, reason, strategy_of
 from floodmark.plan.lag import measured
 from floodmark.plan.reread import check as check_recipe
 from floodmark.plan.reread import known_rows, question
-from floodmark.services.mysql.describe import discover_with_notes
-from floodmark.services.mysql.session import Session
-from floodmark.services.mysql.too_long import bounded, check_lengths
+from floodmark.source.describe import discover_with_notes
+from floodmark.source.session import Session
+from floodmark.source.too_long import bounded, check_lengths
 from floodmark.sync import deletes, outcome
 from floodmark.sync.extraction import Extraction, committed
 from floodmark.sync.loader import Loader

@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from floodmark.commit.fold import State
+from floodmark.log.fold import State
 from floodmark.model.commit import Batch, WithFiles
 from floodmark.model.position import Position
 from floodmark.model.run import Finding
 from floodmark.model.table import Table
 from floodmark.model.times import just_before
-from floodmark.services.run import Services
+from floodmark.services import Services
 from floodmark.verify.compare import Differences, check_different, compare, described, waiting
 from floodmark.verify.run import findings
 from floodmark.verify.snapshot import holds, last_snapshot

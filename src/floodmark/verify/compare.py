@@ -13,12 +13,13 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from floodmark.commit.fold import State
-from floodmark.commit.lease import holder
-from floodmark.commit.log import Log
-from floodmark.commit.stretches import stretches
-from floodmark.commit.system import Starts
+from floodmark.host.retry import Retries
 from floodmark.load.pending import ledger_for, pending
+from floodmark.log.fold import State
+from floodmark.log.lease import holder
+from floodmark.log.log import Log
+from floodmark.log.stretches import stretches
+from floodmark.log.system import Starts
 from floodmark.model.canonical import Printed, Scope, forms
 from floodmark.model.commit import Batch
 from floodmark.model.errors import ConfigError, ConflictError, DataError
@@ -36,13 +37,12 @@ from floodmark.plan.overlap import future
 from floodmark.plan.reread import check as check_recipe
 from floodmark.plan.reread import check_dropped, vanished
 from floodmark.plan.wait import Source
-from floodmark.services.mysql.describe import discover
-from floodmark.services.mysql.errors import as_discovered
-from floodmark.services.mysql.ranges import nth
-from floodmark.services.mysql.session import Session
-from floodmark.services.mysql.sources import source_id
-from floodmark.services.retry import Retries
-from floodmark.services.run import Services
+from floodmark.services import Services
+from floodmark.source.describe import discover
+from floodmark.source.errors import as_discovered
+from floodmark.source.ranges import nth
+from floodmark.source.session import Session
+from floodmark.source.sources import source_id
 from floodmark.verify.lookup import AT_ONCE, LookedUp, look_up
 from floodmark.verify.search import search
 from floodmark.verify.sides import parsed_columns

@@ -19,14 +19,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute
 
+from floodmark.load import canonical
+from floodmark.load.protocol import HandsOutRows
 from floodmark.model.canonical import Digest, Form, Printed, Scope, Span, printed
 from floodmark.model.row_hash import HASH, Lookup, Sums, among, from_hex, groups, hashes, to_hex
 from floodmark.model.types import Field
-from floodmark.services.mysql import canonical as source_sql
-from floodmark.services.mysql.read import Batches
-from floodmark.services.mysql.session import Session
-from floodmark.services.warehouse import canonical
-from floodmark.services.warehouse.protocol import HandsOutRows
+from floodmark.source import canonical as source_sql
+from floodmark.source.read import Batches
+from floodmark.source.session import Session
 from floodmark.verify.sketched import KeyedSketches
 
 pc: Any = pyarrow.compute

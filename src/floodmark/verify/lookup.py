@@ -8,14 +8,14 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from floodmark.load import canonical
 from floodmark.model.canonical import Entry, Membership, Printed, Scope, key_of
 from floodmark.model.position import Key
 from floodmark.model.types import comparison
-from floodmark.services.mysql import canonical as source_sql
-from floodmark.services.mysql.ranges import every_row
-from floodmark.services.mysql.session import Session
-from floodmark.services.run import Services
-from floodmark.services.warehouse import canonical
+from floodmark.services import Services
+from floodmark.source import canonical as source_sql
+from floodmark.source.ranges import every_row
+from floodmark.source.session import Session
 from floodmark.verify.sides import Sides
 from floodmark.verify.task import entry
 

@@ -8,10 +8,10 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from floodmark.commit import pipeline, status
-from floodmark.commit.fold import State
-from floodmark.commit.status import write_verify
 from floodmark.config.load import Config
+from floodmark.log import pipeline, status
+from floodmark.log.fold import State
+from floodmark.log.status import write_verify
 from floodmark.model.errors import ConfigError, FloodmarkError, Interrupted, VerificationError, exit_code
 from floodmark.model.events import Compared, Emit, RunBegan, StageEnded
 from floodmark.model.position import Key
@@ -20,9 +20,9 @@ from floodmark.model.run import Finding
 from floodmark.model.table import Table
 from floodmark.model.times import stamp
 from floodmark.plan.tables import StoredTables
-from floodmark.services.run import Services
-from floodmark.services.spark.context import Spark
-from floodmark.services.spark.on_demand import WarmSpark
+from floodmark.services import Services
+from floodmark.spark.context import Spark
+from floodmark.spark.on_demand import WarmSpark
 from floodmark.verify.compare import (
     Differences,
     check_compared,

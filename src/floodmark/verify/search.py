@@ -15,14 +15,14 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from floodmark.load import canonical
+from floodmark.load.protocol import HandsOutRows
 from floodmark.model.canonical import Digest, Part, Scope, Span
 from floodmark.model.events import StageBegan
 from floodmark.model.row_hash import compiled, new_key
-from floodmark.services.mysql import ranges as edges
-from floodmark.services.mysql.session import Session
-from floodmark.services.run import Services
-from floodmark.services.warehouse import canonical
-from floodmark.services.warehouse.protocol import HandsOutRows
+from floodmark.services import Services
+from floodmark.source import ranges as edges
+from floodmark.source.session import Session
 from floodmark.verify import hashed, sketched
 from floodmark.verify.gathered import Gathering, SearchResult
 from floodmark.verify.groups import GroupSearch, digits_for

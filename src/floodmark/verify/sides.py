@@ -11,6 +11,9 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from typing import TypeVar
 
+from floodmark.load import canonical
+from floodmark.load.protocol import HandsOutRows
+from floodmark.load.row_text import TargetSql
 from floodmark.model.canonical import Digest, Part, Scope, Span
 from floodmark.model.events import Advanced
 from floodmark.model.origin import UNKNOWN_SOURCE, SourceId
@@ -18,11 +21,8 @@ from floodmark.model.position import Position
 from floodmark.model.row_sketch import Sketch
 from floodmark.model.table import Table
 from floodmark.model.warehouse import SUPER
-from floodmark.services.run import Services
-from floodmark.services.spark.job import Job
-from floodmark.services.warehouse import canonical
-from floodmark.services.warehouse.protocol import HandsOutRows
-from floodmark.services.warehouse.row_text import TargetSql
+from floodmark.services import Services
+from floodmark.spark.job import Job
 from floodmark.verify import hashed
 from floodmark.verify.hashed import Rows, Stopped, never
 from floodmark.verify.portions import LEFT_OUT, RANGES, summed

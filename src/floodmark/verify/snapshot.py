@@ -8,16 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from floodmark.commit.fold import State
-from floodmark.commit.log import Log
+from floodmark.host.temp import scratched
+from floodmark.load import canonical
+from floodmark.load.files import fetch
+from floodmark.load.protocol import HandsOutRows
+from floodmark.log.fold import State
+from floodmark.log.log import Log
 from floodmark.model.canonical import Digest, Scope, Span, forms
 from floodmark.model.commit import Batch, DataFile
 from floodmark.model.row_hash import compiled
-from floodmark.services.run import Services
-from floodmark.services.temp import scratched
-from floodmark.services.warehouse import canonical
-from floodmark.services.warehouse.files import fetch
-from floodmark.services.warehouse.protocol import HandsOutRows
+from floodmark.services import Services
 from floodmark.verify.hashed import stored_digests
 from floodmark.verify.portions import summed
 from floodmark.verify.sides import Sides, parsed_columns
@@ -60,7 +60,7 @@ def staged(services: Services, scope: Scope, files: Sequence[DataFile]) -> Diges
 
     One file after the other, so that no more than one has to fit on this machine.
     """
-    from floodmark.services.warehouse.duckdb.files import ask  # DuckDB is imported only when it is needed
+    from floodmark.load.duckdb.files import ask  # DuckDB is imported only when it is needed
 
     store, total = services.store, Digest()
     for file in files:

@@ -18,12 +18,12 @@ from floodmark.model.errors import DataError
 from floodmark.model.origin import UNKNOWN_SOURCE, SourceId
 from floodmark.model.position import Position
 from floodmark.model.table import Table
-from floodmark.services.mysql import canonical
-from floodmark.services.mysql import ranges as edges
-from floodmark.services.mysql.read import UnfitValue
-from floodmark.services.mysql.session import Row, Session
-from floodmark.services.mysql.sources import end_read, session_on
-from floodmark.services.spark.job import Relay
+from floodmark.source import canonical
+from floodmark.source import ranges as edges
+from floodmark.source.read import UnfitValue
+from floodmark.source.session import Row, Session
+from floodmark.source.sources import end_read, session_on
+from floodmark.spark.job import Relay
 from floodmark.verify import hashed
 from floodmark.verify.hashed import Rows
 from floodmark.verify.sketched import KeyedSketches

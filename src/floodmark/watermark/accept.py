@@ -5,10 +5,10 @@ from __future__ import annotations
 from secrets import token_hex
 from typing import Any
 
-from floodmark.commit.claim import Changed, claim, decide_and_claim
-from floodmark.commit.fold import State, restarted_by
-from floodmark.commit.log import Log
 from floodmark.config.load import Config, TableOptions
+from floodmark.log.claim import Changed, claim, decide_and_claim
+from floodmark.log.fold import State, restarted_by
+from floodmark.log.log import Log
 from floodmark.model.errors import ConfigError
 from floodmark.model.results import Watermark
 from floodmark.model.run import SyncOptions
@@ -16,10 +16,10 @@ from floodmark.model.table import Table
 from floodmark.model.text import counted
 from floodmark.model.window import Window
 from floodmark.plan.reread import Followed, asked_about, begins_whole, carrier, follow, question
-from floodmark.services.mysql.describe import discover
-from floodmark.services.mysql.errors import as_discovered
-from floodmark.services.mysql.ranges import table_rows
-from floodmark.services.mysql.session import Session
+from floodmark.source.describe import discover
+from floodmark.source.errors import as_discovered
+from floodmark.source.ranges import table_rows
+from floodmark.source.session import Session
 from floodmark.watermark.set_reset import watermark_reset
 from floodmark.watermark.show import named_log, published
 

@@ -8,17 +8,17 @@ from datetime import UTC, datetime
 from typing import Any
 
 from floodmark.clean.copies import Keep, Old, choose, delete
-from floodmark.commit import published_copies as copies
-from floodmark.commit.copies_to import daily_paths
-from floodmark.commit.document import Copy, Flaw, commit_numbers
-from floodmark.commit.log import Log
-from floodmark.commit.recovery.recover import recoveries
 from floodmark.config.load import Config
+from floodmark.log import published_copies as copies
+from floodmark.log.copies_to import daily_paths
+from floodmark.log.document import Copy, Flaw, commit_numbers
+from floodmark.log.log import Log
+from floodmark.log.recovery.recover import recoveries
 from floodmark.model.errors import FloodmarkError
 from floodmark.model.results import BackupCopy, BackupPlace, Backups, CleanupResult
 from floodmark.plan.tables import full_name, must_exist
-from floodmark.services.store.places import Place
-from floodmark.services.store.store import Store
+from floodmark.store.places import Place
+from floodmark.store.store import Store
 
 
 def watermark_backups(config: Config, name: str) -> Backups:

@@ -10,18 +10,18 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from floodmark.commit import pipeline
-from floodmark.commit import published_copies as copies
-from floodmark.commit.document import Copy, commit_path, primary_path
-from floodmark.commit.fold import State
-from floodmark.commit.log import Log, tables
-from floodmark.commit.recovery.recover import RECORDS, recoveries
 from floodmark.config.load import Config
+from floodmark.log import pipeline
+from floodmark.log import published_copies as copies
+from floodmark.log.document import Copy, commit_path, primary_path
+from floodmark.log.fold import State
+from floodmark.log.log import Log, tables
+from floodmark.log.recovery.recover import RECORDS, recoveries
 from floodmark.model.errors import FloodmarkError, VerificationError, exit_code
 from floodmark.model.results import Drill, DrilledTable, DrillResult, Failure
 from floodmark.model.text import counted
 from floodmark.plan.tables import full_name, must_exist
-from floodmark.services.store.store import Store, encode
+from floodmark.store.store import Store, encode
 
 # A run that commits in the meantime changes what should be recovered: then the loss is tried again.
 ATTEMPTS = 5

@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from floodmark.commit.document import data_position
-from floodmark.commit.fold import Damaged, State, duplicates, fold, would_duplicate
-from floodmark.commit.log import Log, draft
 from floodmark.config.load import Config
 from floodmark.load.ledgers import Ledgers
+from floodmark.log.document import data_position
+from floodmark.log.fold import Damaged, State, duplicates, fold, would_duplicate
+from floodmark.log.log import Log, draft
 from floodmark.model.commit import Claim, Clean, Commit, Deletes, Reset, Restore, files_of
 from floodmark.model.errors import ConfigError, DataError, TransientError
 from floodmark.model.lineage import current
@@ -27,7 +27,7 @@ from floodmark.model.times import cursor_value, temporal
 from floodmark.model.typed import NULL, Moment
 from floodmark.plan.recipe import same_kind
 from floodmark.plan.tables import must_exist
-from floodmark.services.store.store import MOST_COPY
+from floodmark.store.store import MOST_COPY
 from floodmark.watermark.set_reset import back, known_table, set_position
 from floodmark.watermark.show import named_log, next_start, published
 

@@ -10,13 +10,16 @@ from collections.abc import Callable
 from contextlib import closing
 from datetime import UTC, datetime
 
-from floodmark.commit import pipeline
-from floodmark.commit.claim import Changed, claim, decide_and_claim, refuse_if_held
-from floodmark.commit.fold import State, duplicates, would_duplicate
-from floodmark.commit.log import Log, draft, tables
 from floodmark.config.load import Config
+from floodmark.load.decide import check_holder
 from floodmark.load.ledgers import ledger_of
+from floodmark.load.open import open_warehouse
 from floodmark.load.pending import created_after, ledger_for, pending
+from floodmark.load.protocol import LEDGER, Warehouse
+from floodmark.log import pipeline
+from floodmark.log.claim import Changed, claim, decide_and_claim, refuse_if_held
+from floodmark.log.fold import State, duplicates, would_duplicate
+from floodmark.log.log import Log, draft, tables
 from floodmark.model import times
 from floodmark.model.commit import Commit, Reset, Set, files_of
 from floodmark.model.errors import ConfigError, ConflictError, DataError, FloodmarkError
@@ -31,13 +34,10 @@ from floodmark.plan import recipe
 from floodmark.plan.lag import cursor_now
 from floodmark.plan.reread import check_dropped, vanished
 from floodmark.plan.tables import must_exist
-from floodmark.services.mysql.describe import discover
-from floodmark.services.mysql.session import Session
-from floodmark.services.mysql.sql import NUMERIC
-from floodmark.services.store.store import Store
-from floodmark.services.warehouse.decide import check_holder
-from floodmark.services.warehouse.open import open_warehouse
-from floodmark.services.warehouse.protocol import LEDGER, Warehouse
+from floodmark.source.describe import discover
+from floodmark.source.session import Session
+from floodmark.source.sql import NUMERIC
+from floodmark.store.store import Store
 from floodmark.watermark.show import named_log, next_start, published
 
 # Seconds that a cursor may be ahead of the clock: clocks differ.

@@ -9,15 +9,14 @@ from collections.abc import Collection, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from floodmark.commit import publish
-from floodmark.commit.activity import activity_now
-from floodmark.commit.fold import State
-from floodmark.commit.health import health_of, limit_of
-from floodmark.commit.log import Log, tables
-from floodmark.commit.status import read_status
-from floodmark.commit.system import Starts
 from floodmark.config.load import Config
 from floodmark.load.ledgers import Ledgers, ledger_of
+from floodmark.log import publish
+from floodmark.log.activity import activity_now
+from floodmark.log.fold import State
+from floodmark.log.log import Log, tables
+from floodmark.log.status import read_status
+from floodmark.log.system import Starts
 from floodmark.model.commit import files_of
 from floodmark.model.ledger import Ledger
 from floodmark.model.notes import not_followed
@@ -27,8 +26,9 @@ from floodmark.model.times import temporal
 from floodmark.plan import takeover as legacy
 from floodmark.plan.lag import lags
 from floodmark.plan.tables import full_name, must_exist
-from floodmark.services.store.places import finish
-from floodmark.services.store.store import Store
+from floodmark.status.health import health_of, limit_of
+from floodmark.store.places import finish
+from floodmark.store.store import Store
 
 # Seconds that the warehouse has to answer: how far the extraction got must be shown within ten.
 LOOK_SECONDS = 3.5

@@ -10,15 +10,17 @@ from collections.abc import Sequence
 from contextlib import closing, suppress
 
 from floodmark.clean.remove import documents
-from floodmark.commit import published_copies as copies
-from floodmark.commit.claim import Changed, claim, decide_and_claim
-from floodmark.commit.document import Copy, Flaw
-from floodmark.commit.fold import Damaged, State
-from floodmark.commit.lease import holder
-from floodmark.commit.load_status import condense
-from floodmark.commit.log import Log, tables
-from floodmark.commit.publish import Watermark
 from floodmark.config.load import Config
+from floodmark.load.open import open_warehouse
+from floodmark.load.protocol import Warehouse
+from floodmark.log import published_copies as copies
+from floodmark.log.claim import Changed, claim, decide_and_claim
+from floodmark.log.document import Copy, Flaw
+from floodmark.log.fold import Damaged, State
+from floodmark.log.lease import holder
+from floodmark.log.load_status import condense
+from floodmark.log.log import Log, tables
+from floodmark.log.publish import Watermark
 from floodmark.model.commit import files_of
 from floodmark.model.errors import DataError
 from floodmark.model.ledger import Ledger
@@ -26,10 +28,8 @@ from floodmark.model.results import ValidatedTable, ValidateResult
 from floodmark.model.run import Finding
 from floodmark.model.text import counted
 from floodmark.plan.tables import full_name, must_exist
-from floodmark.services.store.places import finish
-from floodmark.services.store.store import Store, file_folders
-from floodmark.services.warehouse.open import open_warehouse
-from floodmark.services.warehouse.protocol import Warehouse
+from floodmark.store.places import finish
+from floodmark.store.store import Store, file_folders
 from floodmark.watermark import findings
 from floodmark.watermark.backups import flaw
 

@@ -28,15 +28,15 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
-from floodmark.commit import pipeline
-from floodmark.commit.outcomes import RunOutcome, parse_run, run_at
-from floodmark.commit.status import DoctorResult, read_doctor
 from floodmark.config.load import Config
+from floodmark.log import pipeline
+from floodmark.log.outcomes import RunOutcome, parse_run, run_at
+from floodmark.log.status import DoctorResult, read_doctor
 from floodmark.model.errors import FloodmarkError
 from floodmark.model.secrets import masked
 from floodmark.model.text import shown_json
 from floodmark.model.times import stamp
-from floodmark.observe.listen import Metrics
+from floodmark.status.listen import Metrics
 from floodmark.watermark.history import watermark_history
 from floodmark.web import documents
 from floodmark.web.choose import View

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlencode
 
-from floodmark.commit.health import WORDS
+from floodmark.status.health import WORDS
 from floodmark.web.seen import Row, worst_first
 
 PAGE = 1000

@@ -10,19 +10,19 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from floodmark.commit.activity import activity_now
-from floodmark.commit.fold import State
-from floodmark.commit.load_status import Loaded, last_known
-from floodmark.commit.log import Log
-from floodmark.commit.publish import Watermark
-from floodmark.commit.status import read_status
 from floodmark.config.load import Config, WarehouseSpec
+from floodmark.log.activity import activity_now
+from floodmark.log.fold import State
+from floodmark.log.load_status import Loaded, last_known
+from floodmark.log.log import Log
+from floodmark.log.publish import Watermark
+from floodmark.log.status import read_status
 from floodmark.model.commit import Claim, Clean, Commit, DataFile, Reset, Restore, Set, WithFiles, files_of
 from floodmark.model.notes import not_followed
 from floodmark.model.position import Position
 from floodmark.model.results import PlanColumn
 from floodmark.model.table import Table
-from floodmark.services.store.store import Store
+from floodmark.store.store import Store
 from floodmark.sync.preview import columns as typed_columns
 
 COMMITS = 50

@@ -6,8 +6,8 @@ from dataclasses import asdict
 from datetime import datetime
 from typing import Any
 
-from floodmark.commit.outcomes import RunOutcome, TableOutcome
-from floodmark.commit.status import DoctorResult, LastVerify
+from floodmark.log.outcomes import RunOutcome, TableOutcome
+from floodmark.log.status import DoctorResult, LastVerify
 from floodmark.model.times import stamp
 from floodmark.web.house import House
 from floodmark.web.pages import Places, job, sums, totals

@@ -16,10 +16,10 @@ from urllib.parse import unquote
 
 from floodmark.clean.choose import Staged, StoredObject, staged
 from floodmark.clean.remove import gather
-from floodmark.commit.log import Log
+from floodmark.log.log import Log
 from floodmark.model.errors import FloodmarkError
 from floodmark.model.times import stamp
-from floodmark.services.store.store import Object, Store
+from floodmark.store.store import Object, Store
 
 log = logging.getLogger("floodmark")
 EVERY = 600.0

@@ -13,15 +13,15 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Literal
 
-from floodmark.commit.health import Mark
-from floodmark.commit.lease import LeaseNote, lives
-from floodmark.commit.status import parse
 from floodmark.config.load import WarehouseSpec
+from floodmark.load.open import open_warehouse
+from floodmark.log.lease import LeaseNote, lives
+from floodmark.log.status import parse
 from floodmark.model.errors import FloodmarkError
 from floodmark.model.ledger import LoadSum
 from floodmark.model.times import stamp
-from floodmark.services.store.store import Store
-from floodmark.services.warehouse.open import open_warehouse
+from floodmark.status.health import Mark
+from floodmark.store.store import Store
 
 log = logging.getLogger("floodmark")
 

@@ -12,13 +12,13 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 
-from floodmark.commit.health import TableFacts, limit_of, moment
-from floodmark.commit.outcomes import Scrub, TableOutcome
 from floodmark.config.load import Config
+from floodmark.log.outcomes import Scrub, TableOutcome
 from floodmark.model.errors import FloodmarkError
 from floodmark.model.times import compact
-from floodmark.observe.facts import RUNS_BACK, StoreFacts
-from floodmark.services.store.store import Store
+from floodmark.status.facts import RUNS_BACK, StoreFacts
+from floodmark.status.health import TableFacts, limit_of, moment
+from floodmark.store.store import Store
 from floodmark.web.ledger import LedgerWatch
 from floodmark.web.seen import Snapshot, killed_runs, latest, make_row, parts_of, worst_first
 

@@ -14,13 +14,13 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescap
 from markupsafe import Markup
 
 from floodmark import __version__
-from floodmark.commit.health import WORDS, age
-from floodmark.commit.outcomes import RunOutcome, TableOutcome
-from floodmark.commit.status import Day, DoctorResult
 from floodmark.config.load import Config
+from floodmark.log.outcomes import RunOutcome, TableOutcome
+from floodmark.log.status import Day, DoctorResult
 from floodmark.model.note_words import clause
 from floodmark.model.notes import Note
 from floodmark.model.text import data_time
+from floodmark.status.health import WORDS, age
 from floodmark.web import charts, words
 from floodmark.web.choose import View, choose
 from floodmark.web.detail import Detail

@@ -8,7 +8,11 @@ from datetime import datetime
 from itertools import islice
 from typing import Any
 
-from floodmark.commit.health import (
+from floodmark.log.lease import LEASE_SECONDS
+from floodmark.log.outcomes import ErrorText, RunOutcome, TableOutcome, run_at
+from floodmark.log.status import Day, Killed, LastVerify, TableStatus
+from floodmark.status.facts import Past
+from floodmark.status.health import (
     DEFAULT_LIMIT,
     Mark,
     TableFacts,
@@ -17,10 +21,6 @@ from floodmark.commit.health import (
     judge,
     moment,
 )
-from floodmark.commit.lease import LEASE_SECONDS
-from floodmark.commit.outcomes import ErrorText, RunOutcome, TableOutcome, run_at
-from floodmark.commit.status import Day, Killed, LastVerify, TableStatus
-from floodmark.observe.facts import Past
 from floodmark.web.ledger import NOT_ASKED, LedgerSeen, Loads, loads_of, waiting
 
 POINTS = 30  # of a sparkline

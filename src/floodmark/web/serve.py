@@ -15,12 +15,12 @@ from pathlib import Path
 
 import uvicorn
 
-from floodmark.commit.outcomes import Scrub
 from floodmark.config.load import Config
+from floodmark.host.temp import whole_file
+from floodmark.log.outcomes import Scrub
 from floodmark.model.errors import ConfigError, FloodmarkError
-from floodmark.observe.alerts import guarding
-from floodmark.services.store.store import Store
-from floodmark.services.temp import whole_file
+from floodmark.status.alerts import guarding
+from floodmark.store.store import Store
 from floodmark.web.app import Dashboard
 from floodmark.web.detail import Detail, Details
 from floodmark.web.gate import Token, is_loopback

@@ -6,9 +6,9 @@ import shlex
 from datetime import datetime
 from urllib.parse import quote
 
-from floodmark.commit.health import age
-from floodmark.commit.status import LastVerify
+from floodmark.log.status import LastVerify
 from floodmark.model.text import clock, count, counted, duration, shown, size
+from floodmark.status.health import age
 from floodmark.web.seen import Row
 
 __all__ = ["clock", "count", "counted", "duration", "shown", "size"]

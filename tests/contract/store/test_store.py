@@ -15,8 +15,8 @@ import pytest
 
 from floodmark.config.load import StoreSpec
 from floodmark.model.errors import DataError, TransientError
-from floodmark.services.store.store import NO_DOCUMENT, Store, encode
 from floodmark.setup.doctor.store import prove
+from floodmark.store.store import NO_DOCUMENT, Store, encode
 from tests.support.store_addresses import paths, s3_spec
 
 

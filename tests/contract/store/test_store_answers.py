@@ -13,8 +13,8 @@ import pytest
 
 from floodmark.config.load import StoreSpec
 from floodmark.model.errors import ConfigError, FloodmarkError, NoAnswer, TransientError
-from floodmark.services.store import store as services
-from floodmark.services.store.store import Store
+from floodmark.store import store as services
+from floodmark.store.store import Store
 
 
 @pytest.fixture

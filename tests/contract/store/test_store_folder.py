@@ -17,8 +17,8 @@ import pytest
 
 from floodmark.config.load import StoreSpec
 from floodmark.model.errors import ConfigError, FloodmarkError, TransientError
-from floodmark.services.store import folder
-from floodmark.services.store.store import Store
+from floodmark.store import folder
+from floodmark.store.store import Store
 from tests.support.store_addresses import paths
 
 OTHER_USER = 65534
@@ -71,7 +71,7 @@ def test_a_file_is_flushed_to_the_disk_before_it_gets_its_name(
 KILLED = """
 import os, sys
 from floodmark.config.load import StoreSpec
-from floodmark.services.store.store import Store
+from floodmark.store.store import Store
 os.link = os.replace = lambda *a: os.kill(os.getpid(), 9)
 getattr(Store(StoreSpec(sys.argv[1])), sys.argv[2])("commits/1.json", b"x" * 100)
 """
@@ -107,7 +107,7 @@ def test_writers_and_cleaners_of_one_folder_do_not_trip_over_each_other(tmp_path
 READ_ONLY = """
 import os, sys
 from floodmark.config.load import StoreSpec
-from floodmark.services.store.store import Store
+from floodmark.store.store import Store
 from floodmark.model.errors import ConfigError
 store = Store(StoreSpec(sys.argv[1]))
 os.setuid(int(sys.argv[2])) if os.geteuid() == 0 else None

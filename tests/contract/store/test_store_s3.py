@@ -9,8 +9,8 @@ import pytest
 
 from floodmark.config.load import StoreSpec
 from floodmark.model.errors import ConfigError
-from floodmark.services.store.store import Store
 from floodmark.setup.services.s3 import SeaweedFS
+from floodmark.store.store import Store
 from tests.support.store_addresses import s3_spec
 
 

@@ -14,12 +14,12 @@ import duckdb
 import pyarrow as pa
 import pytest
 
+from floodmark.load.duckdb import file, handing_out
+from floodmark.load.duckdb.errors import said_through_arrow, translated
+from floodmark.load.duckdb.file import DatabaseFile
+from floodmark.load.duckdb.warehouse import DuckDB
+from floodmark.load.protocol import LEDGER
 from floodmark.model.errors import ConfigError, DataError, FloodmarkError, Interrupted, TransientError
-from floodmark.services.warehouse.duckdb import file, handing_out
-from floodmark.services.warehouse.duckdb.errors import said_through_arrow, translated
-from floodmark.services.warehouse.duckdb.file import DatabaseFile
-from floodmark.services.warehouse.duckdb.warehouse import DuckDB
-from floodmark.services.warehouse.protocol import LEDGER
 
 HOLD = "import duckdb, sys; c = duckdb.connect(sys.argv[1]); print('ready', flush=True); sys.stdin.read()"
 
@@ -62,8 +62,8 @@ def test_a_lock_is_waited_for(path: Path, holder: subprocess.Popen[bytes]) -> No
 LOAD = """
 import sys
 from pathlib import Path
-from floodmark.services.warehouse.duckdb.warehouse import DuckDB
-from floodmark.services.warehouse.protocol import LEDGER
+from floodmark.load.duckdb.warehouse import DuckDB
+from floodmark.load.protocol import LEDGER
 print("ready", flush=True)
 sys.stdin.readline()
 DuckDB(Path(sys.argv[1]), lock_seconds=20).set_epoch("p", "log", "s.t", "t", 1)

@@ -14,11 +14,11 @@ import duckdb
 import pytest
 
 from floodmark.config.load import StoreSpec
+from floodmark.load import files
+from floodmark.load.duckdb import merge as duckdb_rows
 from floodmark.model.errors import DataError
 from floodmark.model.statements import STATEMENTS
-from floodmark.services.store.store import Store
-from floodmark.services.warehouse import files
-from floodmark.services.warehouse.duckdb import merge as duckdb_rows
+from floodmark.store.store import Store
 from tests.support.described import changed
 from tests.support.warehouse_loads import (
     EVENTS,

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from floodmark.config.load import StoreSpec
-from floodmark.services.store.store import Store
-from floodmark.services.warehouse.protocol import Numbered
+from floodmark.load.protocol import Numbered
+from floodmark.store.store import Store
 from tests.support.warehouse_loads import EVENTS, DuckPlace, Fill, row
 
 MEGABYTE = 1 << 20
@@ -21,9 +21,9 @@ MEGABYTE = 1 << 20
 # begins with the memory of the process that this one was started from.
 LOADS = """import pickle, re, sys
 from pathlib import Path
-from floodmark.services.store.store import Store
-from floodmark.services.warehouse.duckdb.warehouse import DuckDB
-from floodmark.services.warehouse.protocol import LoadRequest
+from floodmark.store.store import Store
+from floodmark.load.duckdb.warehouse import DuckDB
+from floodmark.load.protocol import LoadRequest
 path, spec, table, log, groups = pickle.load(sys.stdin.buffer)
 for group in groups:
     DuckDB(path).load(LoadRequest("pipe-1", log, table, table.target, 0, group, Store(spec), "run"))

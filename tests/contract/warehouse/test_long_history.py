@@ -15,18 +15,18 @@ import pytest
 
 from floodmark.clean.after_load import due_files
 from floodmark.clean.choose import Removal
-from floodmark.commit.fold import State
-from floodmark.commit.load_status import condense
-from floodmark.commit.log import Log, draft
+from floodmark.load.duckdb.file import DatabaseFile
 from floodmark.load.pending import Loaded, ledger_for, load_pending, pending
+from floodmark.load.protocol import LEDGER, Warehouse
+from floodmark.load.redshift.socket import SocketSession
+from floodmark.log.fold import State
+from floodmark.log.load_status import condense
+from floodmark.log.log import Log, draft
 from floodmark.model.commit import Batch, Claim, Clean, Commit, DataFile, Open, Reset
 from floodmark.model.errors import ConfigError, DataError
 from floodmark.model.ledger import Ledger, Part
 from floodmark.model.types import file_schema
-from floodmark.services.store.store import Store
-from floodmark.services.warehouse.duckdb.file import DatabaseFile
-from floodmark.services.warehouse.protocol import LEDGER, Warehouse
-from floodmark.services.warehouse.redshift.socket import SocketSession
+from floodmark.store.store import Store
 from tests.support.samples import RUN, TABLE
 from tests.support.warehouse_loads import Place, RedshiftPlace
 
@@ -84,9 +84,9 @@ class Long:
 
 @pytest.fixture
 def long(place: Place, store: Store, monkeypatch: pytest.MonkeyPatch) -> Long:
-    monkeypatch.setattr("floodmark.commit.fold.RECENT_COMMITS", KEPT)
-    monkeypatch.setattr("floodmark.commit.fold.RECENT_FILES", KEPT)
-    monkeypatch.setattr("floodmark.services.warehouse.protocol.FEW", 2 * KEPT)
+    monkeypatch.setattr("floodmark.log.fold.RECENT_COMMITS", KEPT)
+    monkeypatch.setattr("floodmark.log.fold.RECENT_FILES", KEPT)
+    monkeypatch.setattr("floodmark.load.protocol.FEW", 2 * KEPT)
     return Long(place, store)
 
 

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
+from floodmark.load.redshift.socket import SocketTransport
+from floodmark.load.redshift.warehouse import Redshift
 from floodmark.model.errors import ConfigError, DataError, TransientError
 from floodmark.model.table import Column, Table
-from floodmark.services.warehouse.redshift.socket import SocketTransport
-from floodmark.services.warehouse.redshift.warehouse import Redshift
 from tests.support.described import changed, described
 from tests.support.warehouse_loads import (
     ID,

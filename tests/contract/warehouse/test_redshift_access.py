@@ -11,9 +11,9 @@ import pytest
 from redshift_connector.iam_helper import IamHelper
 
 from floodmark.config.load import Iam, Tls, WarehouseSpec
+from floodmark.load.redshift.socket import SocketTransport
+from floodmark.load.redshift.warehouse import Redshift
 from floodmark.model.errors import ConfigError
-from floodmark.services.warehouse.redshift.socket import SocketTransport
-from floodmark.services.warehouse.redshift.warehouse import Redshift
 from floodmark.setup.services.s3 import SeaweedFS
 from tests.support.data_api import stubbed
 from tests.support.redshift import RedshiftStandIn

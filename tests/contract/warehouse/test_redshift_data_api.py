@@ -10,16 +10,16 @@ import pytest
 from botocore.stub import ANY
 
 from floodmark.config.load import Iam, StoreSpec, WarehouseSpec
+from floodmark.load import canonical
+from floodmark.load.redshift.data_api import DataApiTransport
+from floodmark.load.redshift.steps import Check, Choose, Do, Failed, Limits, Lock
 from floodmark.model.canonical import Scope, Span, forms
 from floodmark.model.errors import ConfigError, DataError, TransientError, UnknownOutcome
 from floodmark.model.ledger import Part
 from floodmark.model.table import Column
 from floodmark.model.warehouse import REDSHIFT
-from floodmark.services.store.store import Store
-from floodmark.services.warehouse import canonical
-from floodmark.services.warehouse.redshift.data_api import DataApiTransport
-from floodmark.services.warehouse.redshift.steps import Check, Choose, Do, Failed, Limits, Lock
 from floodmark.setup.services.s3 import SeaweedFS
+from floodmark.store.store import Store
 from tests.support.data_api import stubbed
 from tests.support.described import changed
 from tests.support.redshift import RedshiftStandIn

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from floodmark.load.redshift.socket import SocketTransport
+from floodmark.load.redshift.warehouse import Redshift
 from floodmark.model.errors import ConfigError, DataError
 from floodmark.model.table import Column
-from floodmark.services.warehouse.redshift.socket import SocketTransport
-from floodmark.services.warehouse.redshift.warehouse import Redshift
 from tests.support.described import changed
 from tests.support.warehouse_loads import (
     ID,

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from floodmark.config.load import StoreSpec
-from floodmark.services.store.store import Store
-from floodmark.services.warehouse.redshift.facts import look
-from floodmark.services.warehouse.redshift.steps import Transport
+from floodmark.load.redshift.facts import look
+from floodmark.load.redshift.steps import Transport
 from floodmark.setup.services.s3 import SeaweedFS
+from floodmark.store.store import Store
 from tests.support.redshift import RedshiftStandIn
 from tests.support.warehouse_loads import DataApiPlace, Fill, RedshiftPlace, row
 

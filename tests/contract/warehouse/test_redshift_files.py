@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from floodmark.config.load import StoreSpec
+from floodmark.load.protocol import Numbered
 from floodmark.model.errors import ConfigError
-from floodmark.services.store.store import Store
-from floodmark.services.warehouse.protocol import Numbered
+from floodmark.store.store import Store
 from tests.support.described import changed
 from tests.support.warehouse_loads import (
     ID,

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from floodmark.config.load import StoreSpec
-from floodmark.services.store.store import Store
 from floodmark.setup.services.s3 import SeaweedFS
+from floodmark.store.store import Store
 from tests.support.redshift import RedshiftStandIn
 from tests.support.warehouse_loads import Fill, RedshiftPlace, row
 

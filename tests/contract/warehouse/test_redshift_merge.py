@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
+from floodmark.load.columns import same
+from floodmark.load.redshift.steps import Do, Failed, Lock
 from floodmark.model.errors import FloodmarkError
 from floodmark.model.table import Column
-from floodmark.services.warehouse.columns import same
-from floodmark.services.warehouse.redshift.steps import Do, Failed, Lock
 from tests.support.described import changed, described
 from tests.support.redshift import RedshiftStandIn
 from tests.support.warehouse_loads import (

@@ -12,18 +12,18 @@ import pytest
 from redshift_connector.core import Connection
 
 from floodmark.config.load import Iam, StoreSpec, WarehouseSpec
+from floodmark.load.redshift.catalog import relations
+from floodmark.load.redshift.data_api import DataApiTransport
+from floodmark.load.redshift.facts import look
+from floodmark.load.redshift.rights import assuming
+from floodmark.load.redshift.socket import SocketTransport
+from floodmark.load.redshift.steps import Transport
+from floodmark.load.redshift.warehouse import Redshift
 from floodmark.model.errors import ConfigError, TransientError
-from floodmark.services.store.store import Store
-from floodmark.services.warehouse.redshift.catalog import relations
-from floodmark.services.warehouse.redshift.data_api import DataApiTransport
-from floodmark.services.warehouse.redshift.facts import look
-from floodmark.services.warehouse.redshift.rights import assuming
-from floodmark.services.warehouse.redshift.socket import SocketTransport
-from floodmark.services.warehouse.redshift.steps import Transport
-from floodmark.services.warehouse.redshift.warehouse import Redshift
 from floodmark.setup.doctor.check import Check
 from floodmark.setup.doctor.warehouse import check_database
 from floodmark.setup.services.s3 import SeaweedFS
+from floodmark.store.store import Store
 from tests.support.data_api import DataApi
 from tests.support.redshift import RedshiftStandIn
 from tests.support.warehouse_loads import (

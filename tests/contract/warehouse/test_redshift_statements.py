@@ -14,8 +14,8 @@ from floodmark.model.commit import LoadAs
 from floodmark.model.errors import DataError, TransientError
 from floodmark.model.table import Column
 from floodmark.model.warehouse import MAX_VARCHAR
-from floodmark.services.store.store import Store
 from floodmark.setup.services.s3 import SeaweedFS
+from floodmark.store.store import Store
 from tests.support.described import changed
 from tests.support.redshift import RedshiftStandIn
 from tests.support.warehouse_loads import (

@@ -12,7 +12,7 @@ from floodmark.config.load import StoreSpec
 from floodmark.model.errors import DataError, FloodmarkError
 from floodmark.model.lineage import with_lineage
 from floodmark.model.table import Column, Table
-from floodmark.services.store.store import Store
+from floodmark.store.store import Store
 from tests.conftest import PATIENT
 from tests.support.described import changed
 from tests.support.warehouse_loads import (

@@ -8,9 +8,9 @@ from decimal import Decimal
 
 import pytest
 
+from floodmark.load.columns import same
 from floodmark.model.errors import ConfigError, DataError
 from floodmark.model.table import Column, Table
-from floodmark.services.warehouse.columns import same
 from tests.support.described import changed
 from tests.support.warehouse_loads import (
     CODES,

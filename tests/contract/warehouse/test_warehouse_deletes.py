@@ -6,7 +6,7 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
-from floodmark.services.warehouse.columns import same
+from floodmark.load.columns import same
 from tests.support.described import changed
 from tests.support.warehouse_loads import (
     CODES,

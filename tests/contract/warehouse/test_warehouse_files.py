@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from floodmark.model.errors import DataError
-from floodmark.services.store.store import Store
+from floodmark.store.store import Store
 from tests.support.described import changed
 from tests.support.warehouse_loads import (
     ID,

@@ -9,7 +9,7 @@ import pytest
 
 from floodmark.config.load import StoreSpec
 from floodmark.model.errors import DataError
-from floodmark.services.store.store import Store
+from floodmark.store.store import Store
 from tests.support.described import changed
 from tests.support.warehouse_loads import (
     EVENTS,

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from floodmark import FloodmarkError
-from floodmark.services.store.store import Store, encode
+from floodmark.store.store import Store, encode
 from tests.conftest import Workspace
 from tests.support.orders import create_orders, fill_orders
 

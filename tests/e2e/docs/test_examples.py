@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from floodmark.services.spark.context import Spark
 from floodmark.setup.services.databases import DatabaseServer
+from floodmark.spark.context import Spark
 from tests.conftest import PATIENT, SOURCE, Workspace, lasting_workspace
 from tests.support.orders import create_orders, fill_orders
 from tests.support.pages import PAGES, commands, text_of

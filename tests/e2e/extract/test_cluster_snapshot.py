@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from floodmark.services.spark.context import Spark
+from floodmark.spark.context import Spark
 from tests.conftest import SERVERS, USUAL, Workspace, lasting_workspace
 from tests.support import transfers
 from tests.support.held_sync import Gate, until

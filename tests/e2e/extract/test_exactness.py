@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from floodmark.model.names import target_name
-from floodmark.services.spark.context import Spark
+from floodmark.spark.context import Spark
 from tests.conftest import BOTH, PATIENT, Workspace, lasting_workspace
 from tests.support.every_type import CLOCK, SHARED, ZOO, Kind
 

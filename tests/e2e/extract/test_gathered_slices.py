@@ -17,10 +17,10 @@ from floodmark.config.load import SourceSpec, StoreSpec, TableOptions
 from floodmark.extract.task import SliceJob, SliceResult
 from floodmark.model.errors import ConfigError
 from floodmark.model.window import Slice
-from floodmark.services.mysql.connections import Throttle
-from floodmark.services.mysql.describe import discover
-from floodmark.services.mysql.session import Session
-from floodmark.services.spark.context import Spark
+from floodmark.source.connections import Throttle
+from floodmark.source.describe import discover
+from floodmark.source.session import Session
+from floodmark.spark.context import Spark
 from tests.conftest import Database
 from tests.support.described import changed
 

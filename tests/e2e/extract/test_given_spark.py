@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from floodmark.services.spark.jvm import spark_home
+from floodmark.spark.jvm import spark_home
 from tests.conftest import Workspace
 from tests.support.spark_cluster import BRIEFLY
 
@@ -114,7 +114,7 @@ def test_a_pyspark_whose_inside_we_don_t_know_is_started_by_its_own_launcher(wor
     prepared(workspace)
     script = """
         import sys
-        from floodmark.services.spark import pyspark_internals as internals, jvm
+        from floodmark.spark import pyspark_internals as internals, jvm
         internals.KNOWN = ((4, 0), (4, 0))
         jvm.Jvm.start = None  # our own way must not be gone
         from floodmark.cli.main import main

@@ -9,8 +9,8 @@ from contextlib import ExitStack
 import duckdb
 import pytest
 
-from floodmark.services.spark.context import Spark
 from floodmark.setup.services.databases import DatabaseServer
+from floodmark.spark.context import Spark
 from tests.conftest import BOTH, PATIENT, USUAL, Workspace, lasting_workspace
 from tests.support.every_key import KEYS, MEMBERS, SHARED
 from tests.support.table_shapes import (

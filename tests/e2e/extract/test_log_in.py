@@ -15,8 +15,8 @@ import pytest
 
 from floodmark.config.load import SourceSpec, Tls
 from floodmark.model.errors import ConfigError
-from floodmark.services.mysql.session import Session
 from floodmark.setup.services.databases import DatabaseServer, MariaDB, MySQL
+from floodmark.source.session import Session
 from tests.conftest import NO_MYSQL, Workspace
 from tests.support.certificates import authority, issued
 from tests.support.doctor_checks import doctor

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 import floodmark
-from floodmark.services.spark.jvm import spark_home
 from floodmark.setup import pack as packing
 from floodmark.setup.pack import JOB, Target, pack
+from floodmark.spark.jvm import spark_home
 from tests.conftest import Workspace
 from tests.support.orders import create_orders, fill_orders
 from tests.support.spark_cluster import SparkCluster

@@ -9,17 +9,17 @@ import sys
 
 import pytest
 
-from floodmark.commit.log import Log
 from floodmark.extract.task import SliceJob
+from floodmark.load.duckdb.warehouse import DuckDB
+from floodmark.load.protocol import LoadRequest
+from floodmark.log.log import Log
 from floodmark.model.commit import WithFiles
 from floodmark.model.events import Event, StageBegan
 from floodmark.model.run import SyncOptions, new_run
 from floodmark.model.window import Slice
-from floodmark.services.mysql.describe import discover
-from floodmark.services.mysql.session import Session
-from floodmark.services.store.store import Store
-from floodmark.services.warehouse.duckdb.warehouse import DuckDB
-from floodmark.services.warehouse.protocol import LoadRequest
+from floodmark.source.describe import discover
+from floodmark.source.session import Session
+from floodmark.store.store import Store
 from floodmark.sync.run import sync
 from floodmark.verify.run import verify
 from tests.conftest import Silent, Workspace

@@ -13,8 +13,8 @@ from floodmark.model.errors import ConfigError
 from floodmark.model.notes import Kind, Note
 from floodmark.model.table import Table
 from floodmark.model.types import fields
-from floodmark.services.mysql.describe import discover, discover_with_notes, list_tables, resolve
-from floodmark.services.mysql.session import Session
+from floodmark.source.describe import discover, discover_with_notes, list_tables, resolve
+from floodmark.source.session import Session
 from tests.support.orders import create_orders
 
 pytestmark = pytest.mark.source

@@ -11,11 +11,11 @@ from floodmark.config.load import TableOptions
 from floodmark.model.position import Position
 from floodmark.model.run import SyncOptions
 from floodmark.model.table import Table
-from floodmark.services.mysql import ranges as edges
-from floodmark.services.mysql import sql
-from floodmark.services.mysql.describe import discover, discover_with_notes
-from floodmark.services.mysql.session import Session
-from floodmark.services.mysql.version import version
+from floodmark.source import ranges as edges
+from floodmark.source import sql
+from floodmark.source.describe import discover, discover_with_notes
+from floodmark.source.session import Session
+from floodmark.source.version import version
 from floodmark.sync.preview import plan
 from tests.conftest import Database, Workspace
 from tests.support import every_key as keys

@@ -10,8 +10,8 @@ import pytest
 from floodmark.config.load import TableOptions
 from floodmark.model.table import Column
 from floodmark.model.types import KEY_FIELD, comparison, fields
-from floodmark.services.mysql.describe import discover
-from floodmark.services.mysql.read import Batches
+from floodmark.source.describe import discover
+from floodmark.source.read import Batches
 from tests.support.every_key import (
     COLLATIONS,
     MARIADB_COLLATIONS,

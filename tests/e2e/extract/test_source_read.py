@@ -18,10 +18,10 @@ from floodmark.config.load import SourceSpec, TableOptions, Tls
 from floodmark.model.errors import ConfigError, DataError, FloodmarkError, TransientError
 from floodmark.model.table import Table
 from floodmark.model.types import fields
-from floodmark.services.mysql.describe import discover
-from floodmark.services.mysql.read import Batches
-from floodmark.services.mysql.session import Session
 from floodmark.setup.services.databases import MariaDB
+from floodmark.source.describe import discover
+from floodmark.source.read import Batches
+from floodmark.source.session import Session
 
 pytestmark = pytest.mark.source
 
@@ -46,7 +46,7 @@ def way(request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 def spec(database: Any, way: str, monkeypatch: pytest.MonkeyPatch) -> SourceSpec:
     if "as text" in way:
-        monkeypatch.setattr("floodmark.services.mysql.rows.decoder.layout", lambda definitions, wanted: None)
+        monkeypatch.setattr("floodmark.source.rows.decoder.layout", lambda definitions, wanted: None)
     server, mode = database.server, Tls("required" if "TLS" in way else "disabled")
     return SourceSpec(server.host, server.port, server.user, server.password, database.name, mode)
 

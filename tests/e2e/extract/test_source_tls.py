@@ -13,9 +13,9 @@ import pytest
 from floodmark.config.load import SourceSpec, Tls
 from floodmark.model.errors import ConfigError, TransientError
 from floodmark.model.table import Column
-from floodmark.services.mysql.read import Batches
-from floodmark.services.mysql.session import Session
 from floodmark.setup.services.databases import DatabaseServer, MariaDB
+from floodmark.source.read import Batches
+from floodmark.source.session import Session
 from tests.conftest import Workspace
 from tests.support.certificates import authority, issued, openssl
 from tests.support.described import described

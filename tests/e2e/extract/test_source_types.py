@@ -14,10 +14,10 @@ import pytest
 from floodmark.config.load import SourceSpec, TableOptions, Tls
 from floodmark.model.errors import DataError
 from floodmark.model.types import fields
-from floodmark.services.mysql.describe import discover
-from floodmark.services.mysql.read import Batches
-from floodmark.services.mysql.session import Session
 from floodmark.setup.services.databases import MariaDB
+from floodmark.source.describe import discover
+from floodmark.source.read import Batches
+from floodmark.source.session import Session
 
 WAYS = (
     "prepared",
@@ -53,11 +53,9 @@ def read(database: Any, name: str = "zoo", **options: Any) -> pa.Table:
         source = spec(database, "TLS" in way)
         with Session(source, purpose="test") as session, pytest.MonkeyPatch.context() as patch:
             if "in Python" in way:
-                patch.setattr("floodmark.services.mysql.rows.text.compiled", None)
+                patch.setattr("floodmark.source.rows.text.compiled", None)
             if "as text" in way:
-                patch.setattr(
-                    "floodmark.services.mysql.rows.decoder.layout", lambda definitions, wanted: None
-                )
+                patch.setattr("floodmark.source.rows.decoder.layout", lambda definitions, wanted: None)
             chosen = ", ".join(f.select for f in fields(table))
             batches = Batches(session, table, f"SELECT {chosen} FROM `{name}` ORDER BY id")
             schema = pa.schema([(f.name, f.arrow) for f in fields(table)])

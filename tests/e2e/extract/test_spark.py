@@ -23,10 +23,10 @@ from floodmark.config.load import SourceSpec, StoreSpec, TableOptions
 from floodmark.extract.task import SliceJob, SliceResult
 from floodmark.model.errors import ConfigError, DataError, TransientError
 from floodmark.model.window import Slice
-from floodmark.services.mysql.describe import discover
-from floodmark.services.mysql.session import Session
-from floodmark.services.spark.context import Spark
-from floodmark.services.store.store import Store
+from floodmark.source.describe import discover
+from floodmark.source.session import Session
+from floodmark.spark.context import Spark
+from floodmark.store.store import Store
 from tests.conftest import Database
 from tests.support.described import changed
 
@@ -135,7 +135,7 @@ def test_a_data_error_is_not_retried(
 def test_a_service_that_stays_down_is_a_transient_error(
     spark: Callable[[], Spark], jobs: list[SliceJob], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("floodmark.services.retry.PAUSES", (0.1,))
+    monkeypatch.setattr("floodmark.host.retry.PAUSES", (0.1,))
     away = [replace(job, source=replace(job.source, port=1)) for job in jobs]
     with pytest.raises(TransientError, match=r"127\.0\.0\.1:1"):
         list(spark().submit(away, "t"))
@@ -144,7 +144,7 @@ def test_a_service_that_stays_down_is_a_transient_error(
 def test_a_task_waits_for_a_service_that_comes_back(
     spark: Callable[[], Spark], jobs: list[SliceJob], database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("floodmark.services.retry.PAUSES", (0.2, 0.2))
+    monkeypatch.setattr("floodmark.host.retry.PAUSES", (0.2, 0.2))
     # A connection that is killed in the middle of a slice, once.
     slow = replace(jobs[0], table=changed(jobs[0].table, where="SLEEP(0.01) = 0"))
     results = spark().submit([slow], "t")
@@ -184,7 +184,7 @@ def test_a_killed_worker_costs_a_retry_and_no_row(spark: Callable[[], Spark], jo
 PROGRAM = """
 import sys, pickle, threading
 from floodmark.model.errors import FloodmarkError
-from floodmark.services.spark.context import Spark
+from floodmark.spark.context import Spark
 jobs, sleeping = pickle.loads(sys.stdin.buffer.read())
 spark = Spark("local[2]")
 spark.start()
@@ -209,8 +209,8 @@ def test_spark_prints_nothing_to_the_terminal_even_when_cancelled(jobs: list[Sli
 
 ASKED = """
 import os, pickle, sys
-from floodmark.services.spark import worker_daemon as daemon
-from floodmark.services.spark.context import Spark
+from floodmark.spark import worker_daemon as daemon
+from floodmark.spark.context import Spark
 jobs, mode = pickle.loads(sys.stdin.buffer.read()), sys.argv[1]
 if mode == "late":
     daemon.start_early = lambda folder: None
@@ -238,7 +238,7 @@ def test_workers_fork_from_the_daemon_started_with_the_jvm_or_else_from_the_jvms
 
 STARTED = """
 import sys
-from floodmark.services.spark.context import Spark
+from floodmark.spark.context import Spark
 spark = Spark("local[1]")
 spark.start()
 spark.rehearse()

@@ -13,8 +13,8 @@ import pytest
 from floodmark.model.errors import TransientError
 from floodmark.model.events import Event, Noted
 from floodmark.model.run import SyncOptions, SyncReport, new_run
-from floodmark.services.mysql import connections as throttle
 from floodmark.setup.services.databases import DatabaseServer
+from floodmark.source import connections as throttle
 from floodmark.sync.run import sync
 from tests.conftest import Database, Silent, Workspace
 from tests.support.held_sync import until

@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
+from floodmark.host import ssh as tunnel
 from floodmark.model.errors import ConfigError, TransientError
-from floodmark.services import ssh as tunnel
-from floodmark.services.mysql.session import Session
 from floodmark.setup.services.databases import DatabaseServer
+from floodmark.source.session import Session
 from tests.conftest import Workspace
 from tests.support.held_sync import until
 from tests.support.sshd import Sshd

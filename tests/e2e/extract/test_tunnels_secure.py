@@ -13,14 +13,14 @@ from typing import Any
 import pytest
 
 from floodmark.config.load import StoreSpec, Tls, WarehouseSpec
+from floodmark.load.redshift.socket import SocketTransport
+from floodmark.load.redshift.steps import Failed, Limits
+from floodmark.load.redshift.warehouse import Redshift
 from floodmark.model.errors import ConfigError, TransientError
-from floodmark.services.mysql.session import Session
-from floodmark.services.store.store import Store
-from floodmark.services.warehouse.redshift.socket import SocketTransport
-from floodmark.services.warehouse.redshift.steps import Failed, Limits
-from floodmark.services.warehouse.redshift.warehouse import Redshift
 from floodmark.setup.services.databases import DatabaseServer, MariaDB
 from floodmark.setup.services.s3 import SeaweedFS
+from floodmark.source.session import Session
+from floodmark.store.store import Store
 from tests.conftest import Workspace
 from tests.support.held_sync import until
 from tests.support.redshift import RedshiftStandIn

@@ -15,8 +15,8 @@ from pathlib import Path
 import duckdb
 import pytest
 
-from floodmark.services.spark.pyspark_internals import version_text
-from floodmark.services.temp import cache_folder
+from floodmark.host.temp import cache_folder
+from floodmark.spark.pyspark_internals import version_text
 from tests.conftest import Workspace
 from tests.support.orders import create_orders, fill_orders
 from tests.support.spark_cluster import SparkCluster
@@ -52,7 +52,7 @@ def engine(request: pytest.FixtureRequest) -> dict[str, str]:
             pytest.skip(f"pyspark {version} could not be had: {got.stderr.strip()[-200:]}")
         part.rename(folder)
     environment = {**os.environ, "PYTHONPATH": str(folder)}
-    ask = "from floodmark.services.spark.pyspark_internals import version_text as v; import pyspark; print(v(), pyspark.__version__)"
+    ask = "from floodmark.spark.pyspark_internals import version_text as v; import pyspark; print(v(), pyspark.__version__)"
     told = subprocess.run([sys.executable, "-c", ask], capture_output=True, text=True, env=environment)
     assert told.stdout.split() == [version, version], told.stderr
     return environment

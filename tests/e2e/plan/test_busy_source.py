@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from floodmark.services.mysql import identity
-from floodmark.services.mysql import ranges as edges
+from floodmark.source import identity
+from floodmark.source import ranges as edges
 from tests.conftest import Workspace
 from tests.support.orders import create_orders, fill_orders
 

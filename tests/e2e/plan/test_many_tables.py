@@ -10,8 +10,8 @@ import pytest
 
 from floodmark.config.load import TableOptions
 from floodmark.model.statements import STATEMENTS
-from floodmark.services.mysql.describe import discover
-from floodmark.services.mysql.session import Session
+from floodmark.source.describe import discover
+from floodmark.source.session import Session
 from tests.conftest import Workspace
 from tests.support.open_transactions import ORDERS, old_rows
 

@@ -11,10 +11,10 @@ from contextlib import closing
 import pytest
 
 from floodmark.config.load import SourceSpec
-from floodmark.services.mysql import open_work
-from floodmark.services.mysql.session import Session
-from floodmark.services.mysql.trust import trust_in
 from floodmark.setup.services.databases import DatabaseServer
+from floodmark.source import open_work
+from floodmark.source.session import Session
+from floodmark.source.trust import trust_in
 from tests.conftest import PATIENT, Workspace, fresh_database
 from tests.support.open_transactions import (
     ORDERS_IN_MICROSECONDS,

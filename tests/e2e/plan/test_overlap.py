@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from floodmark.config.load import SourceSpec
-from floodmark.services.mysql import ranges as edges
-from floodmark.services.mysql.session import Session
-from floodmark.services.mysql.trust import trust_in
 from floodmark.setup.services.databases import DatabaseServer
+from floodmark.source import ranges as edges
+from floodmark.source.session import Session
+from floodmark.source.trust import trust_in
 from tests.conftest import Database, Workspace
 from tests.support.open_transactions import (
     ORDERS_BY_HAND,

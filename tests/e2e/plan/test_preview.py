@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from floodmark.services.store.store import Store
 from floodmark.setup.services.s3 import SeaweedFS
+from floodmark.store.store import Store
 from tests.conftest import Workspace
 from tests.support.orders import create_orders, fill_orders
 

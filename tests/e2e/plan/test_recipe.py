@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from floodmark.model.run import new_run
-from floodmark.services.spark.context import Spark
+from floodmark.spark.context import Spark
 from floodmark.watermark.validate import watermark_validate
 from tests.conftest import SOURCE, Result, Workspace, lasting_workspace
 from tests.support.recipe_changes import ROWS, Changing

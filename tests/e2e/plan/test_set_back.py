@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from floodmark.services.mysql import open_work
-from floodmark.services.mysql.time_zones import ZoneClock
+from floodmark.source import open_work
+from floodmark.source.time_zones import ZoneClock
 from tests.conftest import Workspace
 from tests.support.open_transactions import ORDERS, old_rows
 

@@ -14,16 +14,16 @@ import pytest
 
 from floodmark.config.load import StoreSpec, TableOptions
 from floodmark.extract.key_file import key_table, write_keys
+from floodmark.load.files import key_fields
 from floodmark.model.position import Key
 from floodmark.model.table import Table
 from floodmark.model.types import KEY_FIELD, fields
-from floodmark.services.mysql import sql
-from floodmark.services.mysql.describe import discover
-from floodmark.services.mysql.keys import gone, weights
-from floodmark.services.mysql.read import Batches
-from floodmark.services.mysql.session import Session
-from floodmark.services.store.store import Store
-from floodmark.services.warehouse.files import key_fields
+from floodmark.source import sql
+from floodmark.source.describe import discover
+from floodmark.source.keys import gone, weights
+from floodmark.source.read import Batches
+from floodmark.source.session import Session
+from floodmark.store.store import Store
 from tests.support.every_key import (
     COLLATIONS,
     KEYS,

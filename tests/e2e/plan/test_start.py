@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from floodmark.commit.claim import Claimed, claim
-from floodmark.commit.log import Log
+from floodmark.log.claim import Claimed, claim
+from floodmark.log.log import Log
 from floodmark.model.run import SyncOptions, new_run
-from floodmark.services.store.store import Store
+from floodmark.store.store import Store
 from floodmark.sync.run import sync
 from tests.conftest import Silent, Workspace
 from tests.support.held_sync import commits, descendants, until
@@ -119,8 +119,8 @@ def test_a_sync_waits_for_a_transaction_that_ends_within_the_settling_time(order
 def test_a_load_reads_the_ledger_once_before_and_not_after(
     orders: Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    from floodmark.load.duckdb.warehouse import DuckDB
     from floodmark.model.ledger import Part
-    from floodmark.services.warehouse.duckdb.warehouse import DuckDB
 
     asked: list[str] = []
     real = DuckDB.ledger

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from floodmark.services.store.store import Store
+from floodmark.store.store import Store
 from tests.conftest import Workspace
 from tests.support.orders import NOTE, create_orders, fill_orders
 

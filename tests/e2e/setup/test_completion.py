@@ -8,8 +8,8 @@ import pytest
 
 from floodmark.cli import completion
 from floodmark.config.load import load
-from floodmark.services.store.store import Store
 from floodmark.setup.services.s3 import SeaweedFS
+from floodmark.store.store import Store
 
 
 def test_tables_of_a_bucket_are_offered(

@@ -18,8 +18,8 @@ import duckdb
 import pytest
 
 from floodmark.config.load import StoreSpec
-from floodmark.services.store.store import Store
 from floodmark.setup.services.s3 import SeaweedFS
+from floodmark.store.store import Store
 from tests.conftest import Workspace
 from tests.support.doctor_checks import doctor
 from tests.support.orders import create_orders, fill_orders

@@ -15,9 +15,9 @@ import duckdb
 import pytest
 
 from floodmark.config.load import SourceSpec
-from floodmark.services.mysql.server import look
-from floodmark.services.mysql.session import Session
 from floodmark.setup.services.databases import DatabaseServer
+from floodmark.source.server import look
+from floodmark.source.session import Session
 from tests.conftest import Database, Workspace
 from tests.support.doctor_checks import doctor
 from tests.support.orders import create_orders, fill_orders

@@ -8,10 +8,10 @@ from typing import Any
 import duckdb
 import pytest
 
-from floodmark.commit.log import Log
+from floodmark.log.log import Log
 from floodmark.model.results import Watermark
 from floodmark.model.run import new_run
-from floodmark.services.store.store import Store
+from floodmark.store.store import Store
 from floodmark.watermark.accept import watermark_accept
 from tests.conftest import Result, Workspace
 

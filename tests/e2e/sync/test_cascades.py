@@ -9,9 +9,9 @@ import pytest
 
 from floodmark.config.load import TableOptions, source_from
 from floodmark.model.note_words import sentence
-from floodmark.services.mysql.cascades import of, touched
-from floodmark.services.mysql.describe import discover, discover_with_notes
-from floodmark.services.mysql.session import Session
+from floodmark.source.cascades import of, touched
+from floodmark.source.describe import discover, discover_with_notes
+from floodmark.source.session import Session
 from tests.conftest import Database, Workspace
 from tests.support.doctor_checks import doctor
 from tests.support.table_shapes import same

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from floodmark.services.store.store import Store
-from floodmark.services.temp import cache_folder
+from floodmark.host.temp import cache_folder
+from floodmark.store.store import Store
 from tests.conftest import Workspace
 from tests.support.held_sync import descendants
 from tests.support.orders import create_orders, fill_orders

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from floodmark.commit.log import Log
+from floodmark.log.log import Log
 from floodmark.model.events import Event, Noted
 from floodmark.model.run import SyncOptions, new_run
-from floodmark.services.store.store import Store
+from floodmark.store.store import Store
 from floodmark.sync.run import sync
 from tests.conftest import Silent
 from tests.support.followed_orders import Orders, notes

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from floodmark.services.store.store import Store
 from floodmark.setup.services.s3 import SeaweedFS
+from floodmark.store.store import Store
 from tests.conftest import Database, Workspace
 from tests.kept_store.kept import LAYOUTS, Kept, lasting, versions
 from tests.kept_store.tables import CREATE, SCHEMA, has_cursor, insert, target, update

@@ -13,11 +13,11 @@ import pytest
 import yaml
 
 from floodmark.config.load import TableOptions
-from floodmark.services.mysql import ranges as edges
-from floodmark.services.mysql.describe import discover
-from floodmark.services.mysql.version import version
 from floodmark.setup.services.compare import compare
 from floodmark.setup.services.databases import DatabaseServer, missing
+from floodmark.source import ranges as edges
+from floodmark.source.describe import discover
+from floodmark.source.version import version
 from tests.conftest import Database, Floodmark, fresh_database
 from tests.support import every_key as keys
 from tests.support.every_type import ZOO, Kind

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from floodmark import Pipeline
-from floodmark.commit.fold import State
-from floodmark.commit.log import Log
+from floodmark.log.fold import State
+from floodmark.log.log import Log
 from floodmark.model.errors import ConfigError, DataError
-from floodmark.services.store.store import Store
+from floodmark.store.store import Store
 from tests.conftest import Workspace
 
 EVENTS = "CREATE TABLE {name} (id BIGINT AUTO_INCREMENT PRIMARY KEY, n INT NOT NULL, at DATETIME(6) NOT NULL, KEY (at))"
@@ -93,7 +93,7 @@ HARMS: dict[str, Harm] = {
 }
 
 
-# All kinds of harm to every place are in tests/unit/commit/test_recover.py; here they go through the whole pipeline.
+# All kinds of harm to every place are in tests/unit/log/test_recover.py; here they go through the whole pipeline.
 @pytest.mark.parametrize(
     ("places", "harms"),
     [

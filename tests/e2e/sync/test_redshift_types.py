@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from floodmark.services.spark.context import Spark
 from floodmark.setup.services.s3 import SeaweedFS
+from floodmark.spark.context import Spark
 from tests.conftest import SOURCE, Workspace, lasting_workspace
 from tests.support.every_type import (
     BIT_MY,

@@ -11,7 +11,7 @@ import pytest
 
 from floodmark.model.errors import ConfigError, DataError
 from floodmark.model.run import SyncOptions, new_run
-from floodmark.services.run import Services
+from floodmark.services import Services
 from floodmark.sync.resources import Work
 from floodmark.sync.table import Repaired, TableRun
 from floodmark.watermark.validate import watermark_validate

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from floodmark.config.load import SourceSpec
-from floodmark.services.mysql.session import Session
-from floodmark.services.mysql.trust import Trust, trust_in
 from floodmark.setup.services.databases import DatabaseServer
+from floodmark.source.session import Session
+from floodmark.source.trust import Trust, trust_in
 from tests.conftest import Database, Workspace
 from tests.support.orders import NOTE, create_orders
 from tests.support.replicas import Pair, replicated

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from floodmark.services.run import Services
+from floodmark.services import Services
 from floodmark.setup.services.databases import MariaDB
 from floodmark.setup.services.s3 import SeaweedFS
 from tests.conftest import Database, Workspace

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from floodmark.cli.output.plan import plan_lines
-from floodmark.commit.log import Log
 from floodmark.load.preview import look_briefly
+from floodmark.log.log import Log
 from floodmark.model.events import Event, Noted
 from floodmark.model.run import SyncOptions, new_run
-from floodmark.services.store.store import Store
+from floodmark.store.store import Store
 from floodmark.sync.preview import plan
 from floodmark.sync.run import sync
 from tests.conftest import Silent, Workspace

@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from floodmark.services.mysql.session import LABEL
-from floodmark.services.spark import meeting
-from floodmark.services.spark.context import Spark
 from floodmark.setup.services.databases import DatabaseServer
+from floodmark.source.session import LABEL
+from floodmark.spark import meeting
+from floodmark.spark.context import Spark
 from floodmark.sync import shared_snapshot
 from tests.conftest import BOTH, NO_MYSQL, PATIENT, SERVERS, Workspace, lasting_workspace
 from tests.support import transfers

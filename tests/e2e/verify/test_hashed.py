@@ -8,14 +8,14 @@ from dataclasses import dataclass, replace
 import duckdb
 import pytest
 
-from floodmark.commit.fold import State
-from floodmark.commit.log import Log
+from floodmark.load.protocol import HandsOutRows
+from floodmark.log.fold import State
+from floodmark.log.log import Log
 from floodmark.model import row_hash
 from floodmark.model.canonical import Scope, Span
 from floodmark.model.run import new_run
-from floodmark.services.mysql.describe import discover
-from floodmark.services.run import Services
-from floodmark.services.warehouse.protocol import HandsOutRows
+from floodmark.services import Services
+from floodmark.source.describe import discover
 from floodmark.verify import hashed, task
 from floodmark.verify.compare import _misread, scope_of
 from floodmark.verify.hashed import SAMPLE

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from floodmark.services.store.store import Store
+from floodmark.store.store import Store
 from tests.conftest import Result
 from tests.support.tampered_warehouse import Verifying
 

@@ -6,10 +6,10 @@ import random
 
 import pytest
 
-from floodmark.commit.log import Log
+from floodmark.log.log import Log
 from floodmark.model.commit import Batch
 from floodmark.model.run import new_run
-from floodmark.services.run import Services
+from floodmark.services import Services
 from floodmark.verify.snapshot import holds
 from tests.conftest import Silent, Workspace
 from tests.support.every_type import ZOO, Kind

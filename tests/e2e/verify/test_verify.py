@@ -11,17 +11,17 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import duckdb
 import pytest
 
-from floodmark.commit.claim import Claimed, claim
-from floodmark.commit.log import Log
 from floodmark.config.load import load
+from floodmark.log.claim import Claimed, claim
+from floodmark.log.log import Log
 from floodmark.model.errors import ConfigError, FloodmarkError
 from floodmark.model.run import SyncOptions, SyncReport, new_run
 from floodmark.model.statements import STATEMENTS
-from floodmark.services.mysql.describe import discover
-from floodmark.services.mysql.session import Session
-from floodmark.services.run import Services
-from floodmark.services.store.store import Store
+from floodmark.services import Services
 from floodmark.setup.services.databases import DatabaseServer
+from floodmark.source.describe import discover
+from floodmark.source.session import Session
+from floodmark.store.store import Store
 from floodmark.sync import deletes
 from floodmark.sync.run import repairing, sync
 from tests.conftest import Result, Silent, Workspace

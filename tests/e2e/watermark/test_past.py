@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from floodmark.commit.document import primary_path
+from floodmark.log.document import primary_path
 from floodmark.model.errors import ConfigError
-from floodmark.services.store.store import Store
+from floodmark.store.store import Store
 from tests.conftest import Workspace
 from tests.support.orders import create_orders, fill_orders
 from tests.support.synced_twice import Past

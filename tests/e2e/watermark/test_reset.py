@@ -11,14 +11,14 @@ from typing import Any
 import duckdb
 import pytest
 
-from floodmark.commit.claim import Claimed, claim
-from floodmark.commit.log import Log, draft
+from floodmark.load.open import open_warehouse
 from floodmark.load.pending import load_pending
+from floodmark.log.claim import Claimed, claim
+from floodmark.log.log import Log, draft
 from floodmark.model.commit import Reset
 from floodmark.model.errors import ConfigError, ConflictError, DataError
-from floodmark.services.store.store import Store
-from floodmark.services.warehouse.open import open_warehouse
 from floodmark.setup.services.databases import DatabaseServer
+from floodmark.store.store import Store
 from tests.conftest import Workspace
 from tests.support.orders import NOTE, create_orders, fill_orders
 

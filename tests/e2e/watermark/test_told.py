@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from floodmark.commit.claim import Claimed, claim
-from floodmark.commit.log import Log
+from floodmark.log.claim import Claimed, claim
+from floodmark.log.log import Log
 from floodmark.model.errors import ConfigError, TransientError
-from floodmark.services.store.store import Store
 from floodmark.setup.services.databases import DatabaseServer
+from floodmark.store.store import Store
 from tests.conftest import Workspace
 from tests.support.open_transactions import ORDERS_IN_MICROSECONDS, old_rows
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import duckdb
 import pytest
 
-from floodmark.commit.claim import Claimed, claim
-from floodmark.commit.document import commit_path
-from floodmark.commit.log import draft
+from floodmark.log.claim import Claimed, claim
+from floodmark.log.document import commit_path
+from floodmark.log.log import draft
 from floodmark.model.commit import Restore
 from floodmark.model.window import Window
 from tests.support.synced_twice import Past

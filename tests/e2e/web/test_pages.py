@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from floodmark.config.load import load
-from floodmark.services.store.store import Store
+from floodmark.store.store import Store
 from tests.e2e.web.conftest import Served, Watched
 from tests.support.dashboards import HOSTILE, Filled, every_health
 

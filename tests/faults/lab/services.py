@@ -20,13 +20,13 @@ from typing import Any
 
 from pyspark.accumulators import AccumulatorUnixServer, UpdateRequestHandler
 
-from floodmark.services.spark import jvm
-from floodmark.services.spark.jvm import Jvm
-from floodmark.services.spark.jvm import settings as spark_settings
-from floodmark.services.temp import scratch
+from floodmark.host.temp import scratch
 from floodmark.setup.services.databases import DatabaseServer, chosen
 from floodmark.setup.services.process import Server
 from floodmark.setup.services.s3 import SeaweedFS
+from floodmark.spark import jvm
+from floodmark.spark.jvm import Jvm
+from floodmark.spark.jvm import settings as spark_settings
 from tests.support.redshift import RedshiftStandIn
 
 from .spawn import INJECT, Spawner

@@ -13,7 +13,7 @@ from typing import Any
 
 from .lab import Lab, Outcome, note, settle, timed, watermark_known
 
-# Attempts that Spark makes at a task before it gives up; see floodmark.services.spark.context.
+# Attempts that Spark makes at a task before it gives up; see floodmark.spark.context.
 ATTEMPTS = 4
 
 

@@ -269,8 +269,8 @@ def _import_everything() -> None:
     layers = [f"labinject.{name}" for name in ("store", "warehouse", "spark", "hurry", "broken")]
     for name in ("pyspark", "pyspark.java_gateway", "floodmark.setup.services.reaper", *layers):
         importlib.import_module(name)
-    from floodmark.commit.document import Checkpoint
-    from floodmark.commit.lease import LeaseNote
+    from floodmark.log.document import Checkpoint
+    from floodmark.log.lease import LeaseNote
     from floodmark.model.commit import read_commit
     from floodmark.model.json import adapter
 

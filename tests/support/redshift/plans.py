@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from floodmark.services.store.store import Store
+from floodmark.store.store import Store
 from tests.support.redshift.backend import Backend
 from tests.support.redshift.columntypes import Domain
 from tests.support.redshift.faults import Faults

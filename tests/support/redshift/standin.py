@@ -19,11 +19,11 @@ import redshift_connector
 from redshift_connector.core import Connection
 
 from floodmark.config.load import StoreSpec, Tls, WarehouseSpec
-from floodmark.services.store.store import Store
-from floodmark.services.warehouse.redshift.steps import Limits
+from floodmark.load.redshift.steps import Limits
 from floodmark.setup.services.databases import Row
 from floodmark.setup.services.process import HOST, free_ports
 from floodmark.setup.services.s3 import SeaweedFS
+from floodmark.store.store import Store
 from tests.support.data_api import DataApi
 from tests.support.redshift import door
 from tests.support.redshift.backend import OWNER, Backend, python

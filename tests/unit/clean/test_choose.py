@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 
 from floodmark.clean.after_load import SLACK, due, superseded
 from floodmark.clean.choose import Facts, Removal, StoredObject, Wanted, before, choose, orphans, staged
-from floodmark.commit.fold import Progress, data_commit, fold
-from floodmark.commit.load_status import accounts_for_older, condense
-from floodmark.commit.spans import around, merged, within
 from floodmark.load.pending import choose as choose_load
 from floodmark.load.pending import pending
+from floodmark.log.fold import Progress, data_commit, fold
+from floodmark.log.load_status import accounts_for_older, condense
+from floodmark.log.spans import around, merged, within
 from floodmark.model.commit import Batch, Clean, DataFile, Deletes, LoadAs, Reset, Restore, Set
 from floodmark.model.errors import DataError
 from floodmark.model.json import dump
@@ -230,7 +230,7 @@ def test_whatever_is_cleaned_is_named_exactly_and_loads_never_again(
     shapes: list[tuple[int, bool, int, bool]], include: bool, recent: int, reset: int
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("floodmark.commit.fold.RECENT_COMMITS", recent)
+        patch.setattr("floodmark.log.fold.RECENT_COMMITS", recent)
         history = History()
         loaded = []
         for i, (count, is_loaded, wanted, snapshot) in enumerate(shapes):

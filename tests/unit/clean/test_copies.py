@@ -7,8 +7,8 @@ from pathlib import Path
 
 from floodmark.clean.copies import Keep, clean_daily
 from floodmark.config.load import CopiesTo, StoreSpec
-from floodmark.services.store.places import finish
-from floodmark.services.store.store import Store
+from floodmark.store.places import finish
+from floodmark.store.store import Store
 
 
 def test_manifests_of_killed_loads_are_removed_after_a_day(tmp_path: Path) -> None:

@@ -19,9 +19,9 @@ from floodmark.config.load import load
 from floodmark.model.errors import ConfigError, TransientError, bug
 from floodmark.model.plausible import MOST_ROWS
 from floodmark.model.run import SyncOptions
-from floodmark.services.mysql.errors import UnknownName, as_discovered
-from floodmark.services.store.folder import Folder, translate
 from floodmark.setup.doctor.configuration import secrets
+from floodmark.source.errors import UnknownName, as_discovered
+from floodmark.store.folder import Folder, translate
 
 SOURCE = "source: {url: mysql://a@b/c}\n"
 
@@ -161,7 +161,7 @@ def test_limits_of_the_machine_are_reported_as_such_not_as_bugs() -> None:
 LIMITED = """
 import resource, sys
 from floodmark.model.errors import FloodmarkError, bug
-from floodmark.services.limits import allow_files, check_addresses
+from floodmark.host.limits import allow_files, check_addresses
 name, most = sys.argv[1], int(sys.argv[2])
 resource.setrlimit(getattr(resource, name), (most // 2, most))
 try:

@@ -62,7 +62,7 @@ def test_logs_are_json_lines_with_fixed_keys_and_so_are_errors_and_progress(
         import logging
 
         extra = {"table": "a.b", "commit": 7, "step": "commit"}
-        logging.getLogger("floodmark.commit").info("committed", extra=extra)
+        logging.getLogger("floodmark.log").info("committed", extra=extra)
         logging.getLogger("py4j").warning("noise")
         progress(events.Noted("a.b", "100% said"))
         progress(events.StageBegan("a.b", "extract", 10))

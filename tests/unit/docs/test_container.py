@@ -31,7 +31,7 @@ def test_hadolint_finds_nothing() -> None:
 def test_the_image_runs_as_a_named_user_and_has_a_health_check() -> None:
     user = re.findall(r"(?m)^USER (.+)$", DOCKERFILE)[-1]
     assert user == "1000:1000" and "useradd --uid 1000 --user-group" in DOCKERFILE
-    assert "\nHEALTHCHECK " in DOCKERFILE and "services.spark.class_archive" in DOCKERFILE
+    assert "\nHEALTHCHECK " in DOCKERFILE and "floodmark.spark.class_archive" in DOCKERFILE
 
 
 def test_both_stages_have_the_same_base_and_the_python_that_a_path_names() -> None:

@@ -10,12 +10,12 @@ import sys
 import click
 
 from floodmark.cli.main import app
-from floodmark.commit.document import document, observe
-from floodmark.commit.fold import State
+from floodmark.log.document import document, observe
+from floodmark.log.fold import State
 from floodmark.model.errors import FloodmarkError, Interrupted
 from floodmark.model.run import SyncReport, TableReport
-from floodmark.observe.facts import AllFacts
-from floodmark.observe.metrics import exposition
+from floodmark.status.facts import AllFacts
+from floodmark.status.metrics import exposition
 from tests.support.pages import ROOT, text_of
 
 GROUPS = {name: each for name, each in app.commands.items() if isinstance(each, click.Group)}

@@ -23,9 +23,9 @@ from floodmark.model.errors import FloodmarkError, TransientError
 from floodmark.model.table import Column
 from floodmark.model.types import READ_FIELD, file_schema
 from floodmark.model.window import Slice
-from floodmark.services.mysql import connections
-from floodmark.services.spark.job import Relay, attempt
-from floodmark.services.store.store import Store
+from floodmark.source import connections
+from floodmark.spark.job import Relay, attempt
+from floodmark.store.store import Store
 from tests.support.described import changed, described
 
 TABLE = described(

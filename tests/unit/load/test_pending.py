@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 
-from floodmark.commit.fold import DataCommit, data_commit, sum_digests
-from floodmark.commit.load_status import accounts_for_older, condense
-from floodmark.commit.spans import within
+from floodmark.load.columns import TargetColumn, Wanted, fits
 from floodmark.load.descriptions import description
+from floodmark.load.duckdb.ddl import changes
 from floodmark.load.pending import (
     Choice,
     again,
@@ -23,11 +22,12 @@ from floodmark.load.pending import (
     lost,
     pending,
 )
+from floodmark.log.fold import DataCommit, data_commit, sum_digests
+from floodmark.log.load_status import accounts_for_older, condense
+from floodmark.log.spans import within
 from floodmark.model.commit import Batch, Clean, CleanedFiles, Commit, DataFile, GivenUp, LoadAs, Reset
 from floodmark.model.errors import DataError
 from floodmark.model.ledger import SUMMED_DIGITS, Ledger, LedgerRow, Part
-from floodmark.services.warehouse.columns import TargetColumn, Wanted, fits
-from floodmark.services.warehouse.duckdb.ddl import changes
 from tests.support.samples import TABLE, History, files, numbers, window
 from tests.support.samples import at as position
 
@@ -190,8 +190,8 @@ class Asked:
 
 @pytest.mark.parametrize("seed", range(300))
 def test_part_of_the_ledger_plus_sums_equals_all_of_it(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("floodmark.commit.fold.RECENT_COMMITS", 3)
-    monkeypatch.setattr("floodmark.commit.fold.RECENT_FILES", 5)
+    monkeypatch.setattr("floodmark.log.fold.RECENT_COMMITS", 3)
+    monkeypatch.setattr("floodmark.log.fold.RECENT_FILES", 5)
     chance = random.Random(seed)
     made = History()
     made.claim()

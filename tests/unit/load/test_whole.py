@@ -15,16 +15,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from floodmark.commit.fold import State
-from floodmark.commit.log import Log, draft
 from floodmark.config.load import StoreSpec
+from floodmark.load.duckdb.warehouse import DuckDB
 from floodmark.load.pending import Loaded, load_pending
+from floodmark.log.fold import State
+from floodmark.log.log import Log, draft
 from floodmark.model.commit import Batch, Claim, Commit, DataFile, Deletes, LoadAs, Open, Reset, Set
 from floodmark.model.errors import ConflictError, DataError
 from floodmark.model.table import Column, Table
 from floodmark.model.types import file_schema
-from floodmark.services.store.store import Store
-from floodmark.services.warehouse.duckdb.warehouse import DuckDB
+from floodmark.store.store import Store
 from tests.support.described import changed
 from tests.support.samples import TABLE, at, numbers, window
 

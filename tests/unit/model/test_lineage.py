@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
+from floodmark.load.column_mapping import constants, fills, placed, target_renames
+from floodmark.load.columns import wider
 from floodmark.model.lineage import said_columns, with_lineage
 from floodmark.model.table import Column, Table
 from floodmark.model.types import fields
 from floodmark.model.warehouse import DUCKDB, LARGE_STRINGS, REDSHIFT
-from floodmark.services.mysql.convert import Unfit, to_arrow
-from floodmark.services.warehouse.column_mapping import constants, fills, placed, target_renames
-from floodmark.services.warehouse.columns import wider
+from floodmark.source.convert import Unfit, to_arrow
 from tests.support.described import changed, described
 
 ID = Column("id", "int", "int", nullable=False)

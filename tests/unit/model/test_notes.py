@@ -9,20 +9,20 @@ from typing import get_args
 
 import pytest
 
-from floodmark.commit.claim import Claimed, claim
-from floodmark.commit.document import commit_path
-from floodmark.commit.log import Log
 from floodmark.config.load import StoreSpec
+from floodmark.log.claim import Claimed, claim
+from floodmark.log.document import commit_path
+from floodmark.log.log import Log
 from floodmark.model.json import dump, load
 from floodmark.model.lineage import with_lineage
 from floodmark.model.note_words import clause, sentence, why_unfit
 from floodmark.model.notes import Kind, Note, Obstacle, Unfit, not_followed
 from floodmark.model.table import Cascade, Column, Table
 from floodmark.model.warehouse import DUCKDB
-from floodmark.services.mysql.cascades import note as noted
-from floodmark.services.mysql.describe import Discovered
-from floodmark.services.store.store import Store
 from floodmark.setup.doctor.tables import check_table
+from floodmark.source.cascades import note as noted
+from floodmark.source.describe import Discovered
+from floodmark.store.store import Store
 from tests.support.described import changed
 from tests.support.samples import AT, RUN, TABLE
 

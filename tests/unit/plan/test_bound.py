@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from floodmark.commit.fold import Progress, State
 from floodmark.config.load import TableOptions
+from floodmark.log.fold import Progress, State
 from floodmark.model import zones as clock
 from floodmark.model.commit import Batch, Reset
 from floodmark.model.position import Position
@@ -20,8 +20,8 @@ from floodmark.model.table import Table
 from floodmark.model.zones import Zone
 from floodmark.plan import bound
 from floodmark.plan.bound import Pause, Reading, Settled, Tick, looks_outside
-from floodmark.services.mysql.open_work import OpenWork, Sight
-from floodmark.services.mysql.trust import Trust
+from floodmark.source.open_work import OpenWork, Sight
+from floodmark.source.trust import Trust
 from tests.support.described import changed
 from tests.support.samples import AT, ID, TABLE, History, at, files, window
 

@@ -12,8 +12,8 @@ from floodmark.model.run import SyncOptions
 from floodmark.model.table import Column
 from floodmark.model.window import Slice
 from floodmark.plan.decide import Plan, check_begun
-from floodmark.services.mysql import ranges as edges
-from floodmark.services.mysql import sql
+from floodmark.source import ranges as edges
+from floodmark.source import sql
 from tests.support.described import described
 
 ID = Column("id", "bigint(20)", "bigint", nullable=False, extra="auto_increment")

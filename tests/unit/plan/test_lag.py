@@ -12,13 +12,13 @@ import pytest
 
 from floodmark.cli.main import main
 from floodmark.cli.output.document import behind
-from floodmark.commit.claim import Claimed, claim
-from floodmark.commit.log import Log, draft
 from floodmark.config.load import load
+from floodmark.log.claim import Claimed, claim
+from floodmark.log.log import Log, draft
 from floodmark.model.commit import Batch, Set
 from floodmark.model.run import Lag
 from floodmark.plan.lag import lags
-from floodmark.services.store.store import Store
+from floodmark.store.store import Store
 from tests.support.samples import TABLE, History, at, files, window
 
 

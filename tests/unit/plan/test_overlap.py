@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from floodmark.commit.fold import Progress, State
 from floodmark.config.load import TableOptions
+from floodmark.log.fold import Progress, State
 from floodmark.model import zones as clock
 from floodmark.model.position import Position
 from floodmark.model.table import Column, Table
@@ -30,8 +30,8 @@ from floodmark.plan.overlap import (
     with_loose,
     within_reach,
 )
-from floodmark.services.mysql.open_work import Sight
-from floodmark.services.mysql.trust import Trust
+from floodmark.source.open_work import Sight
+from floodmark.source.trust import Trust
 from tests.support.described import changed
 from tests.support.samples import AT, ID, TABLE
 

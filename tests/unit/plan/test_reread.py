@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from floodmark.commit.fold import restarted_by
 from floodmark.config.load import TableOptions
+from floodmark.log.fold import restarted_by
 from floodmark.model.commit import Batch, Reset
 from floodmark.model.errors import ConfigError, DataError
 from floodmark.model.lineage import with_lineage

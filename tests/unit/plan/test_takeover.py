@@ -13,12 +13,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from floodmark.commit.fold import Progress, State
 from floodmark.config.load import StoreSpec
+from floodmark.log.fold import Progress, State
 from floodmark.model.commit import Batch, Reset, Set
 from floodmark.model.errors import DataError
 from floodmark.plan.takeover import Unreadable, belongs, find, oldest, timestamp, untouched, waiting
-from floodmark.services.store.store import Store
+from floodmark.store.store import Store
 from tests.support.samples import TABLE, History, at, files, window
 
 

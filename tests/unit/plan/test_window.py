@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from floodmark.commit.fold import Progress, State
+from floodmark.log.fold import Progress, State
 from floodmark.model.errors import ConfigError
 from floodmark.model.position import Position, Value
 from floodmark.model.run import SyncOptions

@@ -15,11 +15,11 @@ dist = script("dist")
 GOOD = [
     "floodmark/py.typed",
     "floodmark/web/templates/base.html",
-    "floodmark/services/spark/log4j2.properties",
+    "floodmark/spark/log4j2.properties",
     "floodmark-1.data/data/share/man/man1/floodmark.1",
 ]
 COMPILED = [
-    *GOOD, "floodmark/services/mysql/rows/decoder_fast.abi3.so", "floodmark/model/row_hash_fast.abi3.so",
+    *GOOD, "floodmark/source/rows/decoder_fast.abi3.so", "floodmark/model/row_hash_fast.abi3.so",
 ]  # fmt: skip
 OBJDUMP = "  NEEDED               libc.so.6\n 0000 DF *UND* 0000 (GLIBC_2.14) memcpy\n"
 
@@ -30,9 +30,7 @@ def test_good_wheels_have_no_faults() -> None:
 
 
 @pytest.mark.parametrize("faults", [lambda names: dist.compiled_faults(names, OBJDUMP), dist.pure_faults])
-@pytest.mark.parametrize(
-    "name", ["tests/support/orders.py", "floodmark/services/mysql/rows/decoder_fast.pyx"]
-)
+@pytest.mark.parametrize("name", ["tests/support/orders.py", "floodmark/source/rows/decoder_fast.pyx"])
 def test_a_wheel_has_nothing_that_no_user_needs(faults: Callable[[list[str]], list[str]], name: str) -> None:
     assert any(name in fault for fault in faults([*COMPILED, name]))
 
@@ -51,7 +49,7 @@ def test_a_reader_that_older_systems_can_t_load_is_refused(told: str) -> None:
 
 def test_a_source_distribution_has_no_tests() -> None:
     good = ["pyproject.toml", "setup.py", "README.md", "LICENSE", "man/floodmark.1"]
-    good += ["src/floodmark/services/mysql/rows/decoder_fast.pyx", "src/floodmark/model/row_hash_fast.pyx"]
+    good += ["src/floodmark/source/rows/decoder_fast.pyx", "src/floodmark/model/row_hash_fast.pyx"]
     assert dist.source_faults(good) == []
     assert dist.source_faults([*good, "tests/support/orders.py"]) == ["has tests/support/orders.py"]
     assert dist.source_faults(good[1:]) == ["lacks pyproject.toml"]

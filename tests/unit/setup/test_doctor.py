@@ -14,24 +14,17 @@ from typing import Any, NoReturn
 import pytest
 
 from floodmark.cli.output.doctor import check_lines, summary_lines
-from floodmark.commit import pipeline
-from floodmark.commit.fold import State
-from floodmark.commit.status import read_doctor
 from floodmark.config.load import Config, SourceSpec, StoreSpec, TableOptions, Tls, WarehouseSpec
 from floodmark.config.yaml import Tree
+from floodmark.load.redshift.facts import DatabaseFacts, region
+from floodmark.load.redshift.rights import Rights
+from floodmark.log import pipeline
+from floodmark.log.fold import State
+from floodmark.log.status import read_doctor
 from floodmark.model.errors import ConfigError, Mistake, Mistakes, TransientError
 from floodmark.model.table import Column, Table
 from floodmark.model.warehouse import DUCKDB, LARGE_STRINGS, REDSHIFT
 from floodmark.plan.bound import Reading
-from floodmark.services.mysql.describe import Discovered
-from floodmark.services.mysql.open_work import Sight
-from floodmark.services.mysql.server import LongestTransaction, Replication, Server, replication
-from floodmark.services.mysql.server_load import in_newer_words
-from floodmark.services.mysql.trust import Trust
-from floodmark.services.spark.jvm import settings
-from floodmark.services.store.store import Store
-from floodmark.services.warehouse.redshift.facts import DatabaseFacts, region
-from floodmark.services.warehouse.redshift.rights import Rights
 from floodmark.setup.doctor import Examination, examination, keep, source, store, tables, warehouse
 from floodmark.setup.doctor.check import Check, Section, at_once
 from floodmark.setup.doctor.configuration import in_clear, mistakes
@@ -46,6 +39,13 @@ from floodmark.setup.doctor.spark import (
     java,
     secrecy,
 )
+from floodmark.source.describe import Discovered
+from floodmark.source.open_work import Sight
+from floodmark.source.server import LongestTransaction, Replication, Server, replication
+from floodmark.source.server_load import in_newer_words
+from floodmark.source.trust import Trust
+from floodmark.spark.jvm import settings
+from floodmark.store.store import Store
 from tests.support.described import changed
 from tests.support.samples import AT, ID, TABLE
 

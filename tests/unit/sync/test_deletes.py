@@ -5,12 +5,12 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from floodmark.commit.fold import State
 from floodmark.config.load import TableOptions
+from floodmark.log.fold import State
 from floodmark.model.commit import Batch, Deletes, Reset
 from floodmark.model.errors import ConfigError
 from floodmark.model.table import Cascade
-from floodmark.services.mysql.cascades import defined, writing
+from floodmark.source.cascades import defined, writing
 from floodmark.sync.deletes import check, due
 from tests.support.described import changed
 from tests.support.samples import TABLE, History, files

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from floodmark.commit.document import commit_path, primary_path
 from floodmark.config.load import Config, StoreSpec
+from floodmark.log.document import commit_path, primary_path
 from floodmark.model.errors import TransientError
 from floodmark.model.run import SyncOptions
-from floodmark.services.spark import on_demand
-from floodmark.services.spark.on_demand import WarmSpark
-from floodmark.services.store.store import Store
+from floodmark.spark import on_demand
+from floodmark.spark.on_demand import WarmSpark
+from floodmark.store.store import Store
 from floodmark.sync import early
 from floodmark.sync.early import early_spark, never_synced
 from tests.support.dashboards import config_of

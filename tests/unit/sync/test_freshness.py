@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from floodmark.commit.status import TableStatus
+from floodmark.log.status import TableStatus
 from floodmark.model.errors import TransientError
 from floodmark.model.results import Watermark
 from floodmark.model.run import SyncOptions, TableReport

@@ -15,11 +15,11 @@ from typing import Any
 
 import pytest
 
-from floodmark.commit import pipeline
-from floodmark.commit.fold import State
-from floodmark.commit.held import HeldTable
-from floodmark.commit.log import draft
 from floodmark.config.load import Config, SourceSpec, StoreSpec, WarehouseSpec
+from floodmark.log import pipeline
+from floodmark.log.fold import State
+from floodmark.log.held import HeldTable
+from floodmark.log.log import draft
 from floodmark.model import events
 from floodmark.model.account import Account
 from floodmark.model.commit import Batch, Commit
@@ -27,8 +27,8 @@ from floodmark.model.errors import DataError, FloodmarkError, Interrupted, Trans
 from floodmark.model.ledger import Ledger, LedgerRow
 from floodmark.model.run import SyncOptions, TableReport
 from floodmark.model.times import stamp
-from floodmark.services.run import Services
-from floodmark.services.store.store import Store
+from floodmark.services import Services
+from floodmark.store.store import Store
 from floodmark.sync import loader as loading
 from floodmark.sync.extraction import Extraction
 from floodmark.sync.loader import Loader
@@ -190,7 +190,7 @@ def test_an_extraction_does_not_wait_for_long_until_another_table_has_loaded(
 
 def test_workers_have_imported_what_slices_need_before_they_are_forked() -> None:
     program = (
-        "import sys; from floodmark.services.spark.job import preload; preload(); "
+        "import sys; from floodmark.spark.job import preload; preload(); "
         "assert {'floodmark.extract.task', 'pyarrow.parquet'} <= set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", program], check=True, timeout=60)

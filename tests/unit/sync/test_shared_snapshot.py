@@ -17,10 +17,10 @@ from floodmark.model import events
 from floodmark.model.errors import Interrupted, TransientError
 from floodmark.model.run import Wait
 from floodmark.model.window import Slice
-from floodmark.services.mysql.one_moment import Proof
-from floodmark.services.mysql.session import Session
-from floodmark.services.run import Services
-from floodmark.services.spark.meeting import Guest, Meeting, MeetingOver
+from floodmark.services import Services
+from floodmark.source.one_moment import Proof
+from floodmark.source.session import Session
+from floodmark.spark.meeting import Guest, Meeting, MeetingOver
 from floodmark.sync.shared_snapshot import (
     RETURNED,
     Outcome,

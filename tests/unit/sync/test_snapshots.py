@@ -13,7 +13,7 @@ from floodmark.extract.fingerprint import Fingerprint
 from floodmark.model.commit import Batch, Reset
 from floodmark.model.window import Slice, Window
 from floodmark.plan.decide import Plan
-from floodmark.services.run import Services
+from floodmark.services import Services
 from floodmark.sync.snapshots import known, mark, only_if_changed
 from tests.support.described import changed
 from tests.support.samples import TABLE, History, files

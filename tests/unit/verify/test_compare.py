@@ -13,14 +13,14 @@ import duckdb
 import pytest
 import sqlglot
 
+from floodmark.load import canonical, row_text
+from floodmark.load.redshift.data_api import MOST_BYTES
 from floodmark.model.canonical import GROUP, Digest, Entry, Part, Scope, Span, forms, groups, key_of
 from floodmark.model.errors import DataError
 from floodmark.model.table import Column, Table
 from floodmark.model.warehouse import DUCKDB, REDSHIFT
-from floodmark.services.mysql import canonical as source
-from floodmark.services.mysql import ranges as edges
-from floodmark.services.warehouse import canonical, row_text
-from floodmark.services.warehouse.redshift.data_api import MOST_BYTES
+from floodmark.source import canonical as source
+from floodmark.source import ranges as edges
 from floodmark.verify.after_sync import before
 from floodmark.verify.compare import Differences, check_compared, check_parsed
 from floodmark.verify.gathered import Gathering

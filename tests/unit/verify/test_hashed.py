@@ -12,17 +12,17 @@ import pyarrow as pa
 import pyarrow.compute
 import pytest
 
+from floodmark.load import canonical, row_text
+from floodmark.load.duckdb import handing_out
+from floodmark.load.duckdb.handing_out import Portion, batch_rows, first_portion
+from floodmark.load.duckdb.warehouse import DuckDB
+from floodmark.load.protocol import HandsOutRows
 from floodmark.model.canonical import Digest, Scope, Span, forms, printed
 from floodmark.model.errors import DataError
 from floodmark.model.row_hash import hashes, to_hex
 from floodmark.model.table import Column, Table
 from floodmark.model.types import fields
 from floodmark.model.warehouse import DUCKDB
-from floodmark.services.warehouse import canonical, row_text
-from floodmark.services.warehouse.duckdb import handing_out
-from floodmark.services.warehouse.duckdb.handing_out import Portion, batch_rows, first_portion
-from floodmark.services.warehouse.duckdb.warehouse import DuckDB
-from floodmark.services.warehouse.protocol import HandsOutRows
 from floodmark.verify import hashed
 from floodmark.verify.hashed import Rows
 from tests.support.described import described

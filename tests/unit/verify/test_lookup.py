@@ -12,11 +12,11 @@ from typing import Any
 import duckdb
 import pytest
 
+from floodmark.load.duckdb.warehouse import DuckDB
 from floodmark.model.canonical import Scope, forms
 from floodmark.model.errors import DataError
 from floodmark.model.table import Column, Mode, Table
 from floodmark.model.warehouse import DUCKDB
-from floodmark.services.warehouse.duckdb.warehouse import DuckDB
 from floodmark.verify.lookup import look_up
 from tests.support.described import described
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from floodmark.load import canonical
 from floodmark.model.canonical import Span
 from floodmark.model.table import Column, Table
-from floodmark.services.warehouse import canonical
 from floodmark.verify import hashed
 from tests.support.described import described
 from tests.unit.verify.test_hashed import ID, SMALL, filled, scope, text

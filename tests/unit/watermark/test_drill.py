@@ -5,16 +5,16 @@ from typing import Any
 
 import pytest
 
-from floodmark.commit import pipeline
-from floodmark.commit.document import commit_path, primary_path
-from floodmark.commit.log import Log
-from floodmark.commit.publish import Watermark
 from floodmark.config.load import Config, CopiesTo, SourceSpec, StoreSpec, WarehouseSpec
+from floodmark.log import pipeline
+from floodmark.log.document import commit_path, primary_path
+from floodmark.log.log import Log
+from floodmark.log.publish import Watermark
 from floodmark.model.results import DrillResult
 from floodmark.model.times import stamp
-from floodmark.services.store.places import finish
-from floodmark.services.store.store import Store
 from floodmark.setup.doctor.store import examine_store
+from floodmark.store.places import finish
+from floodmark.store.store import Store
 from floodmark.watermark.drill import losses, watermark_drill
 from tests.support.samples import RUN
 from tests.support.watermark_copies import NAME, OTHER, batches, claimed, content, published

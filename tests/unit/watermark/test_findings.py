@@ -8,17 +8,17 @@ from pathlib import Path
 import pytest
 
 from floodmark.cli.main import main
-from floodmark.commit.claim import Claimed, claim
-from floodmark.commit.fold import State
-from floodmark.commit.log import Log, draft
-from floodmark.commit.publish import Watermark
 from floodmark.config.load import Config, load
+from floodmark.log.claim import Claimed, claim
+from floodmark.log.fold import State
+from floodmark.log.log import Log, draft
+from floodmark.log.publish import Watermark
 from floodmark.model.commit import Batch, Reset
 from floodmark.model.errors import ConfigError
 from floodmark.model.ledger import Ledger, LedgerRow
 from floodmark.model.run import TableReport
 from floodmark.plan.tables import StoredTables
-from floodmark.services.store.store import Store
+from floodmark.store.store import Store
 from floodmark.watermark.findings import count_findings
 from tests.support.samples import RUN, TABLE, at, window
 from tests.support.watermark_copies import synced

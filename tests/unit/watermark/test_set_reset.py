@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 
 from floodmark.cli.main import main
-from floodmark.commit import pipeline
-from floodmark.commit.claim import Claimed, claim
-from floodmark.commit.log import Log, draft
 from floodmark.config.load import load
+from floodmark.log import pipeline
+from floodmark.log.claim import Claimed, claim
+from floodmark.log.log import Log, draft
 from floodmark.model.commit import Batch
 from floodmark.model.errors import ConfigError, TransientError
 from floodmark.model.position import Position
-from floodmark.services.store.store import Store
+from floodmark.store.store import Store
 from floodmark.watermark.set_reset import back, watermark_reset, watermark_set
 from tests.support.samples import TABLE, at, files, window
 

@@ -10,7 +10,7 @@ from starlette.testclient import TestClient
 
 from floodmark.config.load import Config
 from floodmark.model.secrets import Scrubber
-from floodmark.services.store.store import Store
+from floodmark.store.store import Store
 from floodmark.web.app import Dashboard
 from floodmark.web.gate import Token
 from floodmark.web.look import Looks, Watch

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from floodmark.commit.status import DoctorResult, read_doctor, write_doctor
 from floodmark.config.load import Config
+from floodmark.log.status import DoctorResult, read_doctor, write_doctor
 from floodmark.model.times import stamp
-from floodmark.observe.facts import AllFacts
-from floodmark.observe.metrics import exposition
+from floodmark.status.facts import AllFacts
+from floodmark.status.metrics import exposition
 from floodmark.web.look import Looks
 from tests.support.dashboards import HOSTILE, Filled, every_health, seen
 from tests.support.frozen import freeze

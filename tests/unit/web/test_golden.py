@@ -11,9 +11,9 @@ import pytest
 from starlette.testclient import TestClient
 
 from floodmark import __version__
-from floodmark.commit.status import DoctorResult, write_doctor
+from floodmark.log.status import DoctorResult, write_doctor
 from floodmark.model.secrets import Scrubber
-from floodmark.services.store.store import Store
+from floodmark.store.store import Store
 from floodmark.web import house, serve
 from floodmark.web.app import Dashboard
 from floodmark.web.look import Looks, Watch

@@ -15,12 +15,12 @@ from typing import Any
 import duckdb
 import pytest
 
-from floodmark.commit.health import Mark
-from floodmark.commit.lease import lease_path
 from floodmark.config.load import Config
+from floodmark.load.duckdb import glance
+from floodmark.log.lease import lease_path
 from floodmark.model.errors import TransientError
 from floodmark.model.ledger import LoadSum
-from floodmark.services.warehouse.duckdb import glance
+from floodmark.status.health import Mark
 from floodmark.web import documents
 from floodmark.web.choose import View
 from floodmark.web.ledger import LedgerSeen, due, loads_of, waiting

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from floodmark.commit.document import primary_path
-from floodmark.commit.outcomes import ErrorText
+from floodmark.log.document import primary_path
+from floodmark.log.outcomes import ErrorText
 from floodmark.model.errors import TransientError
-from floodmark.services.store.store import Object, Store
+from floodmark.store.store import Object, Store
 from floodmark.web.look import Looks
 from tests.support.dashboards import NOW, Filled, config_of, every_health, seen
 from tests.support.watermark_copies import Counting

@@ -207,7 +207,7 @@ def list_lines(
 
 def _health_lines(marks: Sequence[Watermark], width: int | None) -> list[str]:
     """The tables whose health is not ok by its word, the worst first."""
-    from floodmark.commit.health import WORDS  # imports too much for `--help`
+    from floodmark.status.health import WORDS  # imports too much for `--help`
 
     by_word = {word: [mark.table_name for mark in marks if mark.health == word] for word in WORDS[:-1]}
     return [

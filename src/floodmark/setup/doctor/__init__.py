@@ -78,9 +78,9 @@ def examination(checks: list[Check], began: float) -> Examination:
 
 def keep(config: Config, said: Mapping[str, Any], tables: tuple[str, ...]) -> None:
     """Leaves the result, masked, in a store that is in use and was found sound; failing to do so stops nothing."""
-    from floodmark.commit import pipeline
-    from floodmark.commit.status import DoctorResult, write_doctor
-    from floodmark.services.store.store import Store
+    from floodmark.log import pipeline
+    from floodmark.log.status import DoctorResult, write_doctor
+    from floodmark.store.store import Store
 
     if any(one["section"] == "store" and one["status"] == "failure" for one in said["checks"]):
         return

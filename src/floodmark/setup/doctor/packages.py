@@ -30,7 +30,7 @@ def tell() -> dict[str, Any]:
         except Exception as error:
             missing[name] = f"{type(error).__name__}: {error}"
     try:
-        compiled = bool(importlib.import_module("floodmark.services.mysql.rows.decoder_fast"))
+        compiled = bool(importlib.import_module("floodmark.source.rows.decoder_fast"))
     except Exception:
         compiled = False
     return {

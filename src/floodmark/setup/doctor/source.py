@@ -12,16 +12,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from floodmark.config.load import Config, SourceSpec, Ssh, TableOptions
+from floodmark.host import ssh as tunnel
 from floodmark.model.errors import FloodmarkError
 from floodmark.model.text import duration, size
 from floodmark.plan.overlap import MEMBERSHIPS, OVERLAP_SECONDS
-from floodmark.services import ssh as tunnel
-from floodmark.services.mysql.server import Server, look
-from floodmark.services.mysql.session import Session
-from floodmark.services.mysql.version import parsed
 from floodmark.setup.doctor.check import Check, Section
 from floodmark.setup.doctor.reach import nearby, reach
 from floodmark.setup.doctor.tables import examine_tables
+from floodmark.source.server import Server, look
+from floodmark.source.session import Session
+from floodmark.source.version import parsed
 
 SECTION = Section("source")
 TABLES = Section("tables")

@@ -21,16 +21,16 @@ from pathlib import Path
 from typing import Any
 
 from floodmark.config.load import Config
+from floodmark.host.children import child_environment
 from floodmark.model.errors import FloodmarkError
 from floodmark.model.text import counted, size
-from floodmark.services.children import child_environment
-from floodmark.services.spark.context import Spark
-from floodmark.services.spark.jvm import JAVA_HINT, find_java, is_local, settings
-from floodmark.services.spark.master import places
-from floodmark.services.spark.pyspark_internals import check_installed, version_text
 from floodmark.setup.doctor import packages
 from floodmark.setup.doctor.check import Check, Section
 from floodmark.setup.doctor.reach import reach
+from floodmark.spark.context import Spark
+from floodmark.spark.jvm import JAVA_HINT, find_java, is_local, settings
+from floodmark.spark.master import places
+from floodmark.spark.pyspark_internals import check_installed, version_text
 
 SECTION = Section("spark")
 LEAST_JAVA = 17

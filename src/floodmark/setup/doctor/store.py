@@ -16,16 +16,16 @@ from pathlib import Path
 from urllib.parse import urlsplit
 from uuid import uuid4
 
-from floodmark.commit import pipeline
-from floodmark.commit.copies_to import check_owner
 from floodmark.config.load import Config, StoreSpec
+from floodmark.log import pipeline
+from floodmark.log.copies_to import check_owner
 from floodmark.model.errors import FloodmarkError
 from floodmark.model.text import duration
-from floodmark.services.store.folder import PARTS
-from floodmark.services.store.places import Place
-from floodmark.services.store.store import Store
 from floodmark.setup.doctor.check import Check, Section
 from floodmark.setup.doctor.reach import bucket_head, nearby, reach
+from floodmark.store.folder import PARTS
+from floodmark.store.places import Place
+from floodmark.store.store import Store
 
 SECTION = Section("store")
 PROBES = "probe/"

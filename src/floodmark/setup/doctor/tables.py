@@ -8,12 +8,13 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
 
-from floodmark.commit.fold import State
-from floodmark.commit.log import Log
-from floodmark.commit.pipeline import StorePipeline
-from floodmark.commit.system import Starts
 from floodmark.config.load import Config
+from floodmark.load.open import open_warehouse
 from floodmark.load.preview import LoadPreview, look
+from floodmark.log.fold import State
+from floodmark.log.log import Log
+from floodmark.log.pipeline import StorePipeline
+from floodmark.log.system import Starts
 from floodmark.model.errors import ConfigError, DataError, FloodmarkError
 from floodmark.model.note_words import clause
 from floodmark.model.notes import Kind, Note, Obstacle
@@ -27,14 +28,13 @@ from floodmark.plan.bound import Reading, Settled
 from floodmark.plan.overlap import because, overlap_seconds, said_again, said_missed
 from floodmark.plan.tables import StoredTables, meant, no_table, said_new, unlisted
 from floodmark.plan.window import COUNT_EXACTLY_BELOW
-from floodmark.services.mysql import ranges as edges
-from floodmark.services.mysql import sql
-from floodmark.services.mysql.describe import CLOCKS, Discovered, discover_with_notes
-from floodmark.services.mysql.session import Session
-from floodmark.services.mysql.shared_looks import SharedLooks
-from floodmark.services.store.store import Store
-from floodmark.services.warehouse.open import open_warehouse
 from floodmark.setup.doctor.check import Check, Section, Status
+from floodmark.source import ranges as edges
+from floodmark.source import sql
+from floodmark.source.describe import CLOCKS, Discovered, discover_with_notes
+from floodmark.source.session import Session
+from floodmark.source.shared_looks import SharedLooks
+from floodmark.store.store import Store
 from floodmark.sync.preview import Preview, preview
 
 SECTION = Section("tables")

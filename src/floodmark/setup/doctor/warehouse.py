@@ -10,12 +10,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from floodmark.config.load import Config, WarehouseSpec
+from floodmark.load.open import transport
+from floodmark.load.protocol import LEDGER, quote
+from floodmark.load.redshift.facts import DatabaseFacts, look, region
+from floodmark.load.redshift.rights import Rights, assuming, table_grants, taking_over
 from floodmark.model.errors import FloodmarkError
 from floodmark.model.text import counted, size
-from floodmark.services.warehouse.open import transport
-from floodmark.services.warehouse.protocol import LEDGER, quote
-from floodmark.services.warehouse.redshift.facts import DatabaseFacts, look, region
-from floodmark.services.warehouse.redshift.rights import Rights, assuming, table_grants, taking_over
 from floodmark.setup.doctor.check import Check, Section
 from floodmark.setup.doctor.reach import bucket_head, nearby, reach
 from floodmark.setup.doctor.source import bastion
@@ -57,7 +57,7 @@ def _duckdb(path: Path, schema: str, file_lock: threading.Lock) -> Iterator[Chec
     if not path.exists():
         yield SECTION.ok("file", f"{path.name} does not exist yet: the first load creates it")
         return
-    from floodmark.services.warehouse.duckdb import facts as duckdb_facts
+    from floodmark.load.duckdb import facts as duckdb_facts
 
     try:
         with file_lock:

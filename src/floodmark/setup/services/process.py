@@ -21,9 +21,9 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Self
 
+from floodmark.host.children import child_environment
+from floodmark.host.retry import Retries
 from floodmark.model.errors import ConfigError, TransientError
-from floodmark.services.children import child_environment
-from floodmark.services.retry import Retries
 from floodmark.setup.services import reaper
 
 HOST = "127.0.0.1"

@@ -38,7 +38,7 @@ def _swap(owner: Any, name: str, switch: str, broken: Callable[..., Any]) -> Non
 
 def _strict_cursor() -> None:
     """`cursor > x` alone: the other rows with the same timestamp are skipped."""
-    from floodmark.services.mysql import sql
+    from floodmark.source import sql
 
     def after(right: Any, table: Any, columns: Any, position: Any) -> Any:
         return right(table, columns, position[:1])
@@ -48,7 +48,7 @@ def _strict_cursor() -> None:
 
 def _session_zone() -> None:
     """The bound is in the session's zone (UTC), although the cursor is in the server's."""
-    from floodmark.services.mysql import time_zones
+    from floodmark.source import time_zones
 
     _swap(
         time_zones,
@@ -60,15 +60,15 @@ def _session_zone() -> None:
 
 def _any_reader() -> None:
     """MySQL's transactions are treated like MariaDB's."""
-    from floodmark.services.mysql import open_work
+    from floodmark.source import open_work
 
     _swap(open_work, "may_still_commit", "any-reader", lambda right, *work: right(*work[:-1], True))
 
 
 def _ledger_outside() -> None:
     """The ledger's rows are written in a separate transaction, after the data's."""
-    from floodmark.services.warehouse.duckdb.ledger import LedgerTables
-    from floodmark.services.warehouse.duckdb.warehouse import DuckDB
+    from floodmark.load.duckdb.ledger import LedgerTables
+    from floodmark.load.duckdb.warehouse import DuckDB
 
     def transaction(right: Any, self: Any, loads: Any) -> None:
         right(self, [replace(one, loaded=()) for one in loads])
@@ -82,9 +82,9 @@ def _ledger_outside() -> None:
 
 def _ledger_number() -> None:
     """A commit counts as loaded if its number was, regardless of log, epoch and digest."""
+    from floodmark.load.duckdb.ledger import LedgerTables, kind_of
+    from floodmark.load.protocol import LEDGER, quote
     from floodmark.model.ledger import Ledger, LedgerRow
-    from floodmark.services.warehouse.duckdb.ledger import LedgerTables, kind_of
-    from floodmark.services.warehouse.protocol import LEDGER, quote
 
     class Numbers(frozenset):  # type: ignore[type-arg]
         def __contains__(self, item: object) -> bool:
@@ -116,8 +116,8 @@ def _ledger_number() -> None:
 
 def _commit_first() -> None:
     """Files are uploaded after the commit that names them."""
-    from floodmark.commit.log import Log
-    from floodmark.services.store.store import Store
+    from floodmark.log.log import Log
+    from floodmark.store.store import Store
 
     def put(right: Any, self: Any, path: str, data: Any) -> None:
         if not path.startswith(("data/", "keys/")) or isinstance(data, Path):
@@ -139,7 +139,7 @@ def _commit_first() -> None:
 
 def _overwrite() -> None:
     """A plain put where only a create is safe: the last writer wins."""
-    from floodmark.services.store.store import Store
+    from floodmark.store.store import Store
 
     def create(right: Any, self: Any, path: str, data: bytes) -> bool:
         self.put(path, data)
@@ -153,9 +153,9 @@ def _no_claim() -> None:
     import importlib
 
     # By its full name: the package exports a function of the same name.
-    claims = importlib.import_module("floodmark.commit.claim")
-    from floodmark.commit import fold
-    from floodmark.commit.log import Log, Taken
+    claims = importlib.import_module("floodmark.log.claim")
+    from floodmark.log import fold
+    from floodmark.log.log import Log, Taken
 
     def append(right: Any, self: Any, state: Any, commit: Any) -> Any:
         while True:
@@ -182,9 +182,9 @@ def _no_claim() -> None:
 
 def _next_number() -> None:
     """After a lost answer, a commit is retried with the next number instead of the same one."""
-    from floodmark.commit.document import commit_path
-    from floodmark.commit.fold import fold
-    from floodmark.commit.log import Log
+    from floodmark.log.document import commit_path
+    from floodmark.log.fold import fold
+    from floodmark.log.log import Log
     from floodmark.model.errors import TransientError
     from floodmark.model.json import digest, dump
 
@@ -213,6 +213,6 @@ def _believed_recipe() -> None:
 
 def _believed_target() -> None:
     """The target's state after the last load is forgotten."""
-    from floodmark.services.warehouse.duckdb import merge as duckdb_rows
+    from floodmark.load.duckdb import merge as duckdb_rows
 
     _swap(duckdb_rows, "known", "believed-target", lambda right, loaded, now: right(None, now))

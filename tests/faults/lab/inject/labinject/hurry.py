@@ -15,9 +15,9 @@ WAREHOUSE = {"connect": 3.0, "question": 3.0, "lock": 6.0, "statement": 6.0, "id
 
 def install() -> None:
     """Wrap everything that has a limit; once per process."""
-    from floodmark.services.mysql import session as connect
-    from floodmark.services.mysql.rows.stream import Answer
-    from floodmark.services.store import store
+    from floodmark.source import session as connect
+    from floodmark.source.rows.stream import Answer
+    from floodmark.store import store
 
     if not once(store._Bucket):
         return
@@ -59,10 +59,10 @@ def _store(store: Any) -> None:
 
 def _command() -> None:
     """The limits that apply only in the command's own process."""
-    from floodmark.commit import log
-    from floodmark.services import retry
-    from floodmark.services.spark import executors
-    from floodmark.services.warehouse.redshift.steps import Limits
+    from floodmark.host import retry
+    from floodmark.load.redshift.steps import Limits
+    from floodmark.log import log
+    from floodmark.spark import executors
 
     retry.PAUSES, retry.PATIENCE, executors.DESERTED = (0.1, 0.3), 2.0, 30.0
     log.COMMITTING = retry.Retries(seconds=3.0)

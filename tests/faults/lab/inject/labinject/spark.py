@@ -17,7 +17,7 @@ def install() -> None:
     """Make tasks carry the plan, and use the plan's JVM if it names one; once per process."""
     if "pyspark.daemon" in sys.modules or "pyspark.worker" in sys.modules:
         return  # a worker starts no tasks
-    from floodmark.services.spark import context as spark
+    from floodmark.spark import context as spark
 
     if once(spark.Spark):
         _spark(spark)
@@ -50,7 +50,7 @@ def _attach(self: Any) -> None:
     """Wrap the SparkContext of the laboratory's JVM in one of this process."""
     from pyspark import SparkConf, SparkContext
 
-    from floodmark.services.spark.pyspark_internals import connected, own_environment
+    from floodmark.spark.pyspark_internals import connected, own_environment
 
     assert PLAN.spark is not None
     gateway = connected(PLAN.spark["port"], PLAN.spark["secret"])

@@ -51,7 +51,7 @@ def _about(path: str, data: Any) -> Iterator[None]:
 
 def install() -> None:
     """Wrap the store's two clients; once per process."""
-    from floodmark.services.store import folder, store
+    from floodmark.store import folder, store
 
     if once(folder.Folder):
         _folder(folder.Folder)

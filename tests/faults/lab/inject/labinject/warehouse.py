@@ -54,8 +54,8 @@ def _lost() -> BaseException:
 
 def install() -> None:
     """Wrap both warehouses; once per process."""
-    from floodmark.services.warehouse.duckdb import file as duckdb_file
-    from floodmark.services.warehouse.redshift import socket as redshift_socket
+    from floodmark.load.duckdb import file as duckdb_file
+    from floodmark.load.redshift import socket as redshift_socket
 
     if once(duckdb_file.DatabaseFile):
         _duckdb(duckdb_file.DatabaseFile)

@@ -1,0 +1,276 @@
+"""The target's columns against the files': what to create, add or widen, and what to refuse. Pure.
+
+Rows go into the target by name. A change is made only if it loses nothing; any other is refused, with the
+statement that an operator could run. Types are compared by meaning, however the warehouse spells them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Literal, NamedTuple
+
+from floodmark.load.protocol import quote
+from floodmark.model.errors import DataError
+
+
+@dataclass(frozen=True)
+class TargetColumn:
+    """A column of the target, as the warehouse's catalog describes it."""
+
+    name: str
+    type: str
+    nullable: bool = True
+    default: str | None = None
+    dist_key: bool = False  # Redshift distributes rows by it
+
+
+class Wanted(NamedTuple):
+    """A column that rows go into, and what existing rows get in it if it has to be added."""
+
+    name: str
+    type: str
+    fill: str | None = None
+
+
+@dataclass(frozen=True)
+class Change:
+    """One change that makes the target fit: its statements, in order."""
+
+    kind: Literal["create", "rename", "add", "widen"]
+    statements: tuple[str, ...]
+    outside: bool = False  # runs by itself, before the load's transaction
+    instead: tuple[str, ...] = ()  # runs inside the transaction if the warehouse refuses that
+    column: str = ""  # of an existing column: its present name
+    after: tuple[str, ...] = ()  # each runs by itself after the load, successful or not
+
+    @property
+    def statement(self) -> str:
+        return "; ".join(self.statements)
+
+    def as_json(self) -> dict[str, Any]:
+        return {"kind": self.kind, "statement": "; ".join((*self.statements, *self.after))}
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A column that the target lacks, or that is too narrow."""
+
+    kind: Literal["add", "widen"]
+    name: str  # after the renames
+    type: str
+    was: TargetColumn | None = None  # as it is now
+    fill: str | None = None
+
+
+_ALIASES = {
+    "INT2": "SMALLINT", "INT": "INTEGER", "INT4": "INTEGER", "INT8": "BIGINT", "NUMERIC": "DECIMAL",
+    "REAL": "FLOAT", "FLOAT4": "FLOAT", "FLOAT8": "DOUBLE", "DOUBLE PRECISION": "DOUBLE", "BOOL": "BOOLEAN",
+    "CHARACTER VARYING": "VARCHAR", "TEXT": "VARCHAR", "TIMESTAMPTZ": "TIMESTAMP WITH TIME ZONE",
+    "TIMESTAMP WITHOUT TIME ZONE": "TIMESTAMP", "BYTEA": "BLOB", "VARBYTE": "BLOB", "BINARY VARYING": "BLOB",
+}  # fmt: skip
+_DIGITS = {"SMALLINT": 5, "INTEGER": 10, "BIGINT": 19}  # decimal digits that hold every value
+
+
+def parsed(type_: str) -> tuple[str, tuple[int, ...]]:
+    """`character varying(255)` as ("VARCHAR", (255,))."""
+    match = re.fullmatch(r"([A-Z0-9_ ]+?)\s*(?:\(([\d, ]+)\))?", type_.strip().upper())
+    if match is None:
+        return type_.upper(), ()
+    name = re.sub(r"\s+", " ", match[1])
+    numbers = tuple(int(part) for part in match[2].split(",")) if match[2] else ()
+    if _ALIASES.get(name, name) == "DECIMAL" and len(numbers) == 1:
+        numbers = (*numbers, 0)
+    return _ALIASES.get(name, name), numbers
+
+
+def same(one: str, other: str) -> bool:
+    """Whether two spellings mean the same type."""
+    return parsed(one) == parsed(other)
+
+
+def fits(narrow: str, wide: str) -> bool:
+    """Whether a column of the second type holds every value of the first, exactly."""
+    (a, sizes_a), (b, sizes_b) = parsed(narrow), parsed(wide)
+    if a in _DIGITS and b in _DIGITS:
+        return _DIGITS[a] <= _DIGITS[b]
+    if a in _DIGITS and b == "DECIMAL" and len(sizes_b) == 2:
+        return sizes_b[0] - sizes_b[1] >= _DIGITS[a]
+    if a == b == "DECIMAL" and len(sizes_a) == len(sizes_b) == 2:
+        return sizes_b[1] >= sizes_a[1] and sizes_b[0] - sizes_b[1] >= sizes_a[0] - sizes_a[1]
+    if a == b and a in ("VARCHAR", "BLOB"):  # no length means the maximum
+        return not sizes_b or (bool(sizes_a) and sizes_a[0] <= sizes_b[0])
+    if (a, b) == ("FLOAT", "DOUBLE"):
+        return True
+    return (a, sizes_a) == (b, sizes_b)
+
+
+def wider(one: str, other: str) -> str | None:
+    """The decimal type that holds every value of both, if there is one."""
+    digits = []
+    for kind, sizes in (parsed(one), parsed(other)):
+        if kind in _DIGITS:
+            sizes = (_DIGITS[kind], 0)
+        if kind not in (*_DIGITS, "DECIMAL") or len(sizes) != 2:
+            return None
+        digits.append((sizes[0] - sizes[1], sizes[1]))
+    scale = max(s for _, s in digits)
+    precision = max(whole for whole, _ in digits) + scale
+    return f"DECIMAL({precision},{scale})" if precision <= 38 and scale <= 37 else None
+
+
+def renamed(
+    found: Sequence[TargetColumn], renames: Sequence[tuple[str, str]]
+) -> tuple[tuple[TargetColumn, str], ...]:
+    """The columns, each with its name after the renames; a rename to a name that is taken is skipped."""
+    names = [column.name for column in found]
+    for old, new in renames:
+        folded = [name.lower() for name in names]
+        if old != new and old in folded and new not in folded:
+            names[folded.index(old)] = new
+    return tuple(zip(found, names, strict=True))
+
+
+def renamings(
+    where: str, found: Sequence[TargetColumn], renames: Sequence[tuple[str, str]]
+) -> tuple[Change, ...]:
+    """Renames for the columns that have a new name by now; `where`: their table, quoted."""
+    return tuple(
+        Change(
+            "rename",
+            (f"ALTER TABLE {where} RENAME COLUMN {quote(column.name)} TO {quote(name)}",),
+            column=column.name,
+        )
+        for column, name in renamed(found, renames)
+        if column.name != name
+    )
+
+
+def adding(where: str, name: str, type_: str) -> str:
+    """The statement that adds a column to a table; `where`: the table, quoted."""
+    return f"ALTER TABLE {where} ADD COLUMN {quote(name)} {type_}"
+
+
+def differences(
+    target: str,
+    where: str,
+    wanted: Sequence[Wanted],
+    found: Sequence[TargetColumn],
+    *,
+    renames: Sequence[tuple[str, str]] = (),
+    known: Mapping[str, str] = MappingProxyType({}),
+    widening: Callable[[str, str], str],
+    relaxing: Callable[[str], str],
+) -> tuple[Difference, ...]:
+    """What the target lacks for rows with the wanted columns to go into it by name.
+
+    Columns that the files lack are left alone: they get their default, or NULL. Anything that could lose
+    values is a DataError with the warehouse's statement for it (`widening` a column, `relaxing` its NOT NULL).
+    `where`: the target, quoted. `known`: the columns, with their types, as the last load left them.
+    """
+    named = renamed(found, renames)
+    made: list[Difference] = []
+    have = {name.lower(): column for column, name in named}
+    spelled = {name.lower(): name for _, name in named}
+    for name, type_, fill in wanted:
+        column = have.get(name)
+        if column is None and name in known:
+            raise DataError(
+                f"column {name} of {target} is gone from the warehouse, but the source still has it: "
+                "existing rows have lost their values",
+                hint=f"leave it out permanently with `exclude`; or add it again: {adding(where, name, type_)}, "
+                "and fill it: floodmark verify --repair",
+            )
+        if column is None:
+            made.append(Difference("add", name, type_, fill=fill))
+        elif not fits(type_, column.type):
+            if name in known and not fits(known[name], column.type):
+                raise DataError(
+                    f"column {column.name} of {target} was {known[name]} after the last load and is now {column.type}: "
+                    "values of existing rows may have been truncated",
+                    hint=f"run: {widening(column.name, type_)}, then: floodmark verify --repair",
+                )
+            if not fits(column.type, type_):
+                type_ = wider(column.type, type_) or type_
+            if not fits(column.type, type_):
+                raise DataError(
+                    f"column {column.name} of {target} is {column.type} in the warehouse and {type_} in the source",
+                    hint=f"values could be lost; if all of them fit, run: {widening(column.name, type_)}",
+                )
+            made.append(Difference("widen", spelled[name], type_, column))
+    names = {name for name, _, _ in wanted}
+    for column, name in named:
+        if name.lower() not in names and not column.nullable and column.default is None:
+            raise DataError(
+                f"column {column.name} of {target} is NOT NULL without a default, but the source does not have it",
+                hint=f"run: {relaxing(column.name)}",
+            )
+    return tuple(made)
+
+
+def check_strangers(
+    target: str,
+    found: Sequence[TargetColumn],
+    wanted: Sequence[Wanted],
+    arrived: tuple[Collection[str], Sequence[tuple[str, str]]],
+    any_row: Callable[[str], bool],
+    *,
+    described: str | None = None,
+) -> None:
+    """Refuse a column that is new at the source if others have made one of that name in the target.
+
+    Existing rows would keep the others' values. `arrived`: the columns and renames that no load has followed
+    yet. A column that already holds the source's value in every row is as good as one of ours; `any_row`
+    tells whether any row of the target meets a condition. `described`: the table's name, once a claim has
+    described it with those columns: it can then be compared and repaired.
+    """
+    new, renames = arrived
+    there = {column.name.lower(): column for column in found}
+    taken = [name for old, name in renames if {old, name} <= there.keys()]
+    taken += [
+        w.name for w in wanted if w.name in new and w.name in there and any_row(_unlike(there[w.name], w))
+    ]
+    for name in taken:
+        otherwise = (
+            f"exclude the source's: `exclude: [{name}]`"
+            if described is None
+            else f"put the source's values into it: floodmark verify -t {described} --repair"
+        )
+        raise DataError(
+            f"column {name} of {target} was not created by Floodmark, and the source now has one of that name: "
+            "existing rows would keep their values",
+            hint=f"drop or rename the target's column, or {otherwise}",
+        )
+
+
+def _unlike(column: TargetColumn, wanted: Wanted) -> str:
+    """The condition that a row lacks the value that it should have in a column that was added later."""
+    name = quote(column.name)
+    if wanted.fill is None:
+        return f"{name} IS NOT NULL"
+    if plain(wanted.type, wanted.fill) and plain(column.type, wanted.fill):
+        return f"{name} IS NULL OR {name} <> {wanted.fill}"
+    return "TRUE"  # warehouses differ in when two texts or times are equal
+
+
+def check_nullable(
+    target: str,
+    found: Sequence[TargetColumn],
+    nullable: Collection[str],
+    relaxing: Callable[[TargetColumn], str],
+) -> None:
+    """Refuse a target that others made if a column is NOT NULL and the source may have NULL there."""
+    for column in found:
+        if not column.nullable and column.name.lower() in nullable:
+            raise DataError(
+                f"column {column.name} of {target} is NOT NULL in the warehouse, but can be NULL in the source",
+                hint=f"run: {relaxing(column)}",
+            )
+
+
+def plain(type_: str, value: str) -> bool:
+    """Whether a value of the type can stand in a statement without quotes."""
+    kind, _ = parsed(type_)
+    return (kind in _DIGITS or kind == "DECIMAL") and re.fullmatch(r"-?\d+(\.\d+)?", value) is not None

@@ -1,0 +1,363 @@
+"""The embedded warehouse: a DuckDB file, open only while a load runs or the ledger is read, or just after.
+
+A load is one transaction on one connection, and small loads of several tables share one. DuckDB accepts COMMIT
+for an aborted transaction without complaint, so nothing is ever committed after an exception; a COMMIT that fails
+is settled by reading the ledger.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from floodmark.host.temp import scratched
+from floodmark.host.together import Together
+from floodmark.load.column_mapping import arrived, fills, may_be_null, target_renames
+from floodmark.load.columns import Change, check_nullable, check_strangers
+from floodmark.load.decide import Decision, check_new_epoch, decide
+from floodmark.load.duckdb import merge as put
+from floodmark.load.duckdb.ddl import changes, relaxing
+from floodmark.load.duckdb.errors import NotThere
+from floodmark.load.duckdb.file import Connection, DatabaseFile
+from floodmark.load.duckdb.glance import ledger_sums
+from floodmark.load.duckdb.handing_out import batch_rows, first_portion, streamed
+from floodmark.load.duckdb.ledger import Count, LedgerTables, Question
+from floodmark.load.duckdb.transaction import Ready, small, write
+from floodmark.load.files import fetch, file_fields
+from floodmark.load.freshness import Freshness
+from floodmark.load.protocol import COUNTS, KEYS, LoadOutcome, LoadRequest, data_files
+from floodmark.load.row_text import DUCKDB, TargetSql
+from floodmark.model.commit import WIDE_BYTES
+from floodmark.model.errors import (
+    ConfigError,
+    ConflictError,
+    DataError,
+    FloodmarkError,
+    TransientError,
+    UnknownOutcome,
+    about,
+)
+from floodmark.model.ledger import Ledger, LoadSum, Part, TargetFiller
+from floodmark.model.run import Step, Wait
+from floodmark.model.statements import statement
+from floodmark.model.table import Table
+from floodmark.model.types import fields
+
+
+class DuckDB:
+    """The Warehouse in a DuckDB file. Threads may share one object; large loads take turns."""
+
+    # A load is held in memory twice, uncompressed, and makes one row group.
+    wide_bytes: int | None = WIDE_BYTES
+
+    def __init__(
+        self,
+        path: Path,
+        schema: str = "main",
+        *,
+        memory: int = 2_000_000_000,
+        lock_seconds: float = 5.0,
+        linger: float = 0.0,
+        waits: Callable[[Wait | None], None] = lambda on: None,
+    ) -> None:
+        self.path = path
+        self.schema = schema
+        self._file = DatabaseFile(path, memory=memory, lock_seconds=lock_seconds, linger=linger, waits=waits)
+        self._ledger = Together(self._ledgers)
+        self._look = Together(self._looked)
+        self._small = Together(self._loaded)
+
+    def ledger(self, log: str, target: str, part: Part | None = None) -> Ledger:
+        """What was loaded from a log, and who fills the target; empty while there is no warehouse."""
+        return self._ledger.ask((log, target, part))
+
+    def _ledgers(self, questions: Sequence[Question]) -> list[Ledger]:
+        """The same for the tables of several threads; without the counts, which a load asks for itself."""
+        with self._file.reading() as con:
+            if con is not None:
+                tables = LedgerTables(con, self.schema)
+                con.execute("BEGIN TRANSACTION")  # all of one moment
+                try:
+                    return tables.read_all(questions)
+                except NotThere:
+                    con.execute("ROLLBACK")
+                    if tables.there():  # some of them, but not all
+                        raise
+        return [Ledger()] * len(questions)
+
+    def ledger_sums(self, free: Callable[[], bool]) -> list[LoadSum]:
+        """The whole ledger, summed up by log and load epoch; opens the file for 100 ms at most, if it is free."""
+        return ledger_sums(self.path, self.schema, free)
+
+    def rows(self, target: str) -> int:
+        """How many rows the target has; 0 when it does not exist."""
+        with self._file.reading() as con:
+            return (put.Target(con, self.schema, target).count() or 0) if con else 0
+
+    def recount(self, pipeline: str, log: str, target: str) -> None:
+        """Accept the rows that the target has now: the next load expects that many."""
+        with self._file.reading() as con:
+            tables = LedgerTables(con, self.schema) if con else None
+            counted = tables.in_sums(log, target).counted if tables and tables.there(COUNTS) else None
+        if counted is None or counted == self.rows(target):
+            return  # nothing to correct
+        with self._file.writing() as con:
+            con.execute("BEGIN")
+            tables = LedgerTables(con, self.schema).create()
+            rows, ledger = put.Target(con, self.schema, target).count(), tables.in_sums(log, target)
+            if rows is not None and ledger.epoch is not None:
+                left = ledger.last(target, ledger.epoch)
+                tables.keep_counts([Count(target, log, ledger.epoch, *left, rows)])
+            con.execute("COMMIT")
+
+    def changes(
+        self,
+        table: Table,
+        loaded: Table | None = None,
+        shaped: Table | None = None,
+        *,
+        first_load: bool = False,
+    ) -> tuple[Change, ...]:
+        """The changes that a load of the table as it is now would first make; `first_load`: nothing loaded yet."""
+        with about(table.name), self._file.reading() as con:
+            target = put.Target(con, self.schema, table.target) if con else None
+            wanted = put.wanted(fields(table), fills(table))
+            if target is None or not target.is_table():
+                return changes(self.schema, table.target, wanted, None)
+            found = target.columns() or ()
+            check_strangers(table.target, found, wanted, arrived(shaped, table), target.has)
+            known, where = put.known(loaded, table), target.sql
+            made = changes(self.schema, table.target, wanted, found, target_renames(table), known=known)
+            target.check_alterable(made)
+            if first_load:
+                check_nullable(table.target, found, may_be_null(table), lambda c: relaxing(where, c.name))
+            return made
+
+    def ask(self, target: str, words: Callable[[TargetSql], Sequence[str]]) -> list[tuple[Any, ...]] | None:
+        """The rows that queries about the target, in DuckDB's SQL, return; None: there is no target."""
+        with self._reading(target) as read:
+            if read is None:
+                return None
+            con, found, types = read
+            questions = words(TargetSql(DUCKDB, found.sql, types))
+            return [row for question in questions for row in con.execute(question).fetchall()]
+
+    def types(self, target: str) -> Mapping[str, str] | None:
+        """The types of the target's columns, by lower-case name; None: there is no target."""
+        with self._reading(target) as read:
+            return None if read is None else read[2]
+
+    @contextmanager
+    def _reading(self, target: str) -> Iterator[tuple[Connection, put.Target, dict[str, str]] | None]:
+        """The open file, the target in it and its columns' types by lower-case name; None: there is no target."""
+        with self._file.reading() as con:
+            found = put.Target(con, self.schema, target) if con else None
+            columns = found.columns() if found else None
+            if con is None or found is None or columns is None:
+                yield None
+            else:
+                yield con, found, {column.name.lower(): column.type for column in columns}
+
+    def hand_out(
+        self,
+        target: str,
+        words: Callable[[TargetSql], str],
+        each: Callable[[pa.RecordBatch], None],
+        *,
+        width: int = 0,
+        at_once: bool = False,
+        stop: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """Calls `each` with the rows that a query about the target returns, in batches, as they come.
+
+        Between portions of about a second each, anyone who waits for the file gets it; rows that move meanwhile
+        may be missed or come twice. With `at_once` nobody does.
+        """
+        portion = None if at_once else first_portion(width)
+        last = False
+        while not last and not stop():
+            with self._reading(target) as read:
+                if read is None:
+                    return
+                con, found, types = read
+                if portion is not None and ("rowid" in types or not found.is_table()):
+                    portion = None
+                rows, last = found.sql, True
+                if portion is not None:
+                    [highest] = con.execute(f"SELECT max(rowid) FROM {found.sql}").fetchone() or (None,)
+                    last = highest is None or portion.first + portion.rows > highest
+                    rows = portion.of(found.sql, last)
+                began, widest = time.monotonic(), 0
+                size = batch_rows(width, portion.seen if portion else 0)
+                sql = words(TargetSql(DUCKDB, rows, types))
+                con.execute(
+                    "SET arrow_large_buffer_size = true"
+                )  # else no column of a batch may exceed 2 GiB
+                with statement("duckdb", sql):
+                    for batch in streamed(con.sql(sql).to_arrow_reader(size)):
+                        widest = max(widest, batch.nbytes // max(1, batch.num_rows))
+                        each(batch)
+                        if stop():
+                            return
+            if portion is not None:
+                portion = portion.next(time.monotonic() - began, widest)
+
+    def set_epoch(
+        self, pipeline: str, log: str, table: str, target: str, epoch: int, *, adopt: bool = False
+    ) -> None:
+        """Begin a new load epoch, which stops loads of earlier ones; ConflictError if a later one exists."""
+        with self._file.writing() as con:
+            con.execute("BEGIN")
+            tables = LedgerTables(con, self.schema).create()
+            holder = TargetFiller(pipeline, log, table, epoch)
+            check_new_epoch(tables.about(log, target), holder, target, adopt)
+            tables.set_holders([(target, holder)])
+            con.execute("COMMIT")
+
+    def shares(self, request: LoadRequest) -> bool:
+        """Whether a load is so small that it may share its transaction with those of other tables."""
+        return small(request)
+
+    def load(self, request: LoadRequest) -> LoadOutcome:
+        """Load the commits that the ledger does not have, in one transaction; a small load may share it."""
+        began = time.monotonic()
+        outcome = None
+        with about(request.table.name):
+            if small(request):
+                # Not looking first whether the ledger has its commits takes less time than fetching its files. Inside
+                # the transaction it is decided in any case. Refused, nothing was loaded: looking first tells why.
+                with suppress(ConfigError, ConflictError, DataError):
+                    outcome = self._load(request, decide(request, Ledger(), None))
+            if outcome is None:
+                # Decided twice: now, so that no file is fetched needlessly, and again inside the transaction.
+                decision = decide(request, *self._look.ask(request))
+                outcome = self._load(request, decision)
+        return replace(outcome, seconds=time.monotonic() - began)
+
+    def note_freshness(self, rows: Sequence[Freshness]) -> None:
+        """Advance these targets in `floodmark_freshness`, all at once."""
+        with self._file.writing() as con:
+            LedgerTables(con, self.schema).note_freshness(rows)
+
+    def close(self) -> None:
+        """Release the file."""
+        self._file.close()
+
+    def _load(self, request: LoadRequest, decision: Decision) -> LoadOutcome:
+        if not decision.new:
+            return LoadOutcome((), decision.already, findings=decision.findings)
+        files = data_files(decision.staged)
+        loaded = request.ledger_rows(decision.new)
+        here = bool(files) and request.store.local(files[0].path) is not None
+
+        def ready_files(number: int) -> None:
+            request.at_work(Step("check" if here else "copy", number, len(files)), 0)
+
+        if files:
+            ready_files(0)
+        with scratched("floodmark-load-") as folder:
+            paths = fetch(request.store, files, folder, request.table.name, ready_files)
+            staged = put.DuckDBPut(
+                table=request.table,
+                schema=self.schema,
+                target=request.target,
+                side=KEYS + request.target,
+                fields=file_fields(request.table, decision.way, request.now),
+                commits=decision.staged,
+                paths=tuple(paths),
+            )
+            ready = Ready(request, decision, staged, loaded, put.volume(staged))
+            failed = self._small.ask(ready) if ready.small else self._loaded([ready])[0]
+            if failed is not None:
+                raise failed
+        return LoadOutcome(loaded, decision.already, request.retake, findings=decision.findings)
+
+    def _loaded(self, loads: Sequence[Ready]) -> list[FloodmarkError | None]:
+        """Load them in one transaction; for each None, or the error after a COMMIT that failed.
+
+        Raises if none of them was loaded: `Together` then tries each of several by itself.
+        """
+        try:
+            self._transaction(loads)
+        except _Unanswered as unanswered:
+            failed = self._not_committed(loads, unanswered.__cause__)
+            certain = [one for one in failed if one is not None and not isinstance(one, UnknownOutcome)]
+            if len(certain) == len(loads):
+                raise certain[0] from unanswered.__cause__
+            return failed
+        return [None] * len(loads)
+
+    def _transaction(self, loads: Sequence[Ready]) -> None:
+        """Write the rows and ledger rows of all loads, or nothing; _Unanswered when COMMIT, or what follows it, fails."""
+        committing = False
+        try:
+            with (
+                self._file.writing() as con,
+                self._file.threads_for(con, max(one.volume.rows for one in loads)),
+                self._file.room_for(con, [one.volume for one in loads]),
+            ):
+                con.execute("BEGIN")
+                for one in loads:
+                    self._file.set_apart(con, f"{self.schema}.{one.request.target}", one.volume)
+                write(con, self.schema, loads)
+                committing = True
+                self._commit(con)
+        except Exception as error:
+            if committing:
+                raise _Unanswered from error
+            raise
+
+    def _commit(self, con: Connection) -> None:
+        con.execute("COMMIT")
+
+    def _not_committed(
+        self, loads: Sequence[Ready], cause: BaseException | None
+    ) -> list[FloodmarkError | None]:
+        """COMMIT failed: the ledger says whether it happened. For each load None if it did, else the error."""
+        try:
+            ledgers = self._ledgers([one.request.question for one in loads])
+        except FloodmarkError as error:
+            said = f"the answer to COMMIT was lost, and the ledger can't be read: {error.message}"
+            hint = "run again: the ledger shows whether it was committed"
+            return [_because(cause, UnknownOutcome(said, hint=hint)) for _ in loads]
+        return [
+            None if one.is_in(ledger) else self._failed_commit(cause)
+            for one, ledger in zip(loads, ledgers, strict=True)
+        ]
+
+    def _failed_commit(self, cause: BaseException | None) -> FloodmarkError:
+        """The error of a load that was not committed."""
+        if isinstance(cause, FloodmarkError):
+            return _because(cause, type(cause)(cause.message, hint=cause.hint))
+        return _because(
+            cause, TransientError(f"the load was not committed: {cause}", hint="run again: nothing is lost")
+        )
+
+    def _looked(self, requests: Sequence[LoadRequest]) -> list[tuple[Ledger, int | None]]:
+        """What decisions need before their transaction: the ledger, and the target's row count."""
+        with self._file.reading(about_to_write=True) as con:
+            if con is None:
+                return [(Ledger(), None)] * len(requests)
+            tables = LedgerTables(con, self.schema)
+            asked = [one.question for one in requests]
+            try:
+                ledgers = tables.read_each(asked)
+            except NotThere:  # a new file, or one of an earlier version without COUNTS
+                ledgers = tables.read_all(asked) if tables.there() else [Ledger()] * len(requests)
+            counts = [put.Target(con, self.schema, one.target).count() for one in requests]
+        return list(zip(ledgers, counts, strict=True))
+
+
+def _because(cause: BaseException | None, error: FloodmarkError) -> FloodmarkError:
+    error.__cause__ = cause
+    return error
+
+
+class _Unanswered(Exception):
+    """COMMIT failed; whether it happened is not known yet."""

@@ -1,0 +1,263 @@
+"""The target's shape in Redshift: how it is created, and how it is adapted when the files change. Pure.
+
+What Redshift can do inside a transaction is part of the load's. It lengthens a VARCHAR only outside one: that
+statement runs before, loses nothing by itself, and after a crash in between the next load simply finds it
+done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from floodmark.load.column_mapping import fills, target_renames
+from floodmark.load.columns import (
+    Change,
+    Difference,
+    TargetColumn,
+    Wanted,
+    adding,
+    differences,
+    plain,
+    renamed,
+    renamings,
+)
+from floodmark.load.protocol import HASH_FIELD, quote
+from floodmark.load.redshift.names import literal, path
+from floodmark.load.redshift.steps import Row
+from floodmark.model.errors import ConfigError, DataError
+from floodmark.model.names import OURS, marked
+from floodmark.model.policies import tells_rows_apart
+from floodmark.model.table import Table
+from floodmark.model.types import KEY_FIELD, Field
+from floodmark.model.warehouse import MAX_VARCHAR, SUPER
+
+UNKEYABLE = ("SUPER", "VARBYTE")  # types that can't be a DISTKEY or SORTKEY
+_HASH_TYPE = "VARCHAR(32)"
+_DISTRIBUTED = " DISTSTYLE KEY DISTKEY ({})"
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What the target needs before rows go in, and which of its columns hold parsed JSON."""
+
+    changes: tuple[Change, ...] = ()
+    parsed: frozenset[str] = frozenset()  # columns of the target that are SUPER
+    found: frozenset[str] = frozenset()  # columns that existed already, by their new names
+
+    @property
+    def before(self) -> tuple[Change, ...]:
+        """Each by itself, before the transaction."""
+        return tuple(change for change in self.changes if change.outside)
+
+    @property
+    def inside(self) -> tuple[str, ...]:
+        """The statements in the load's transaction."""
+        return tuple(s for change in self.changes if not change.outside for s in change.statements)
+
+
+def staging_type(field: Field) -> str:
+    """The type that takes the file's column as it is; JSON stays text until it is parsed."""
+    return f"VARCHAR({MAX_VARCHAR})" if field.redshift == SUPER else field.redshift
+
+
+def hashed(weight: str) -> str:
+    """The hash for a weight. MD5 takes only text; `MAX_WEIGHT` keeps a weight's hex below 65,535 bytes."""
+    return f"MD5(TO_HEX({weight}))"
+
+
+def wanted_columns(fields: Sequence[Field], newest: Table | None) -> list[Wanted]:
+    """The target's columns for some fields, and what existing rows get in those that have to be added."""
+    filled = fills(newest) if newest is not None else {}
+    return [Wanted(f.target, f.redshift, filled.get(f.target)) for f in fields if not f.file_only]
+
+
+def shape(
+    table: Table,
+    schema: str,
+    target: str,
+    fields: Sequence[Field],
+    found: Sequence[TargetColumn] | None,
+    *,
+    newest: Table | None = None,
+    known: Sequence[Field] = (),
+    side: bool = False,
+) -> Shape:
+    """How the target is made to take the fields; `side`: it is a table of ours that needs no keys.
+
+    `known`: the columns as the last load left them.
+    """
+    now = newest or table
+    wanted = wanted_columns(fields, None if side else now)
+    if side:
+        wanted = [Wanted(HASH_FIELD, _HASH_TYPE), *wanted]
+    where = path(schema, target)
+    if found is None:
+        columns = ", ".join(f"{quote(w.name)} {w.type}" for w in wanted)
+        keys = _DISTRIBUTED.format(quote(HASH_FIELD)) if side else _keys(table, fields)
+        parsed = frozenset(w.name for w in wanted if w.type == SUPER)
+        return Shape((Change("create", (f"CREATE TABLE {where} ({columns}){keys}",)),), parsed)
+    renames = target_renames(now)
+    named = renamed(found, renames)
+    have = {name.lower(): column.type.upper() for column, name in named}
+    parsed = frozenset(w.name for w in wanted if have.get(w.name, w.type) == SUPER)
+    keyed = frozenset(f.target for f in fields if tells_rows_apart(f, table))
+    compared = [w._replace(type=_compared(w, have.get(w.name), keyed)) for w in wanted]
+    made = list(renamings(where, found, renames))
+
+    for d in differences(
+        target,
+        where,
+        compared,
+        found,
+        renames=renames,
+        known={w.name: _compared(w, have.get(w.name), keyed) for w in wanted_columns(known, None)},
+        widening=lambda name, type_: "; ".join(replacing(where, name, type_)),
+        relaxing=lambda name: f"ALTER TABLE {where} DROP COLUMN {quote(name)}",
+    ):
+        if d.kind == "add":
+            # Redshift can't drop a default, so every INSERT gives the column's value.
+            default = f" DEFAULT {constant(d.type, d.fill)}" if d.fill is not None and d.type != SUPER else ""
+            made.append(Change("add", (f"{adding(where, d.name, d.type)}{default}",)))
+            if side and d.name == HASH_FIELD and KEY_FIELD in have:
+                # An earlier version stored the weights themselves.
+                fill = f"UPDATE {where} SET {quote(HASH_FIELD)} = {hashed(quote(KEY_FIELD))}"
+                drop = f"ALTER TABLE {where} DROP COLUMN {quote(KEY_FIELD)}"
+                made.append(Change("widen", (fill, drop), column=KEY_FIELD))
+        elif d.was is not None and _alterable(d):
+            # Runs before the transaction, in which the column gets its new name.
+            longer = f"ALTER TABLE {where} ALTER COLUMN {quote(d.was.name)} TYPE {d.type}"
+            made.append(Change("widen", (longer,), True, replacing(where, d.name, d.type), d.was.name))
+        else:
+            was = d.was.name if d.was else d.name
+            after: tuple[str, ...] = ()
+            if d.was is not None and d.was.dist_key and was == d.name == dist_column(table, fields):
+                # AWS does not say whether these run inside a transaction, so each runs by itself. EVEN, not
+                # AUTO: older documentation knows no way back from AUTO to a DISTKEY.
+                made.append(Change("widen", (f"ALTER TABLE {where} ALTER DISTSTYLE EVEN",), True, column=was))
+                after = (f"ALTER TABLE {where} ALTER DISTKEY {quote(was)}",)
+            made.append(Change("widen", replacing(where, d.name, d.type), column=was, after=after))
+    return Shape(tuple(made), parsed, frozenset(have))
+
+
+def keys_query(schema: str, table: str) -> str:
+    """The query for a table's DISTKEY and SORTKEY columns."""
+    return (
+        "SELECT a.attname, a.attisdistkey, a.attsortkeyord FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid "
+        f"JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = {literal(schema.lower())} "
+        f"AND c.relname = {literal(table)} AND a.attnum > 0 AND (a.attisdistkey OR a.attsortkeyord <> 0)"
+    )
+
+
+def replaced(changes: Sequence[Change]) -> tuple[Change, ...]:
+    """The changes that replace a column with a wider one."""
+    return tuple(change for change in changes if change.kind == "widen" and not change.outside)
+
+
+def check_replaceable(schema: str, target: str, changes: Sequence[Change], keys: Sequence[Row]) -> None:
+    """Refuse, with what to run, to replace a DISTKEY or SORTKEY column, which Redshift would not drop.
+
+    A DISTKEY that we chose is removed and restored, except beside an interleaved SORTKEY, where Redshift
+    refuses that.
+    """
+    where = path(schema, target)
+    interleaved = any(int(place or 0) < 0 for _, _, place in keys)
+    for change in replaced(changes):
+        for name, is_dist_key, place in keys:
+            freed = bool(change.after) and not place and not interleaved
+            if str(name).lower() == change.column.lower() and not freed:
+                dist = (
+                    "DISTKEY",
+                    f"ALTER TABLE {where} ALTER DISTSTYLE EVEN",
+                    f"ALTER DISTKEY {quote(str(name))}",
+                )
+                sort = ("SORTKEY", f"ALTER TABLE {where} ALTER SORTKEY NONE", "ALTER SORTKEY (…)")
+                what, free, back = zip(*[dist] * bool(is_dist_key), *[sort] * bool(place), strict=True)
+                raise DataError(
+                    f"column {name} of {target} must become wider, but Redshift can't replace a column that is {' and '.join(what)}",
+                    hint="set another `target`, or take the key off the column for the next sync, and restore it afterwards "
+                    f"({', '.join(back)}); run: {'; '.join(free)}",
+                )
+
+
+def check_parsed(schema: str, target: str, fields: Sequence[Field], fit: Shape) -> None:
+    """Refuse, with what to run, long JSON for a text column, which ends at 65,535 bytes on any cluster."""
+    for field in fields:
+        if field.redshift == SUPER and field.target not in fit.parsed:
+            statements = replacing(path(schema, target), field.target, SUPER, "JSON_PARSE({})")
+            raise DataError(
+                f"warehouse.large_strings is set, but column {field.target} of {target} is text, which holds at most "
+                f"{MAX_VARCHAR:,} bytes",
+                hint=f"remove the option, or run: {'; '.join(statements)}",
+            )
+
+
+def constant(type_: str, value: str | None) -> str:
+    """A value of the type as an SQL literal."""
+    return value if value is not None and plain(type_, value) else literal(value)
+
+
+def _compared(wanted: Wanted, have: str | None, keyed: Collection[str]) -> str:
+    """The type that the target's column is compared with.
+
+    Text goes into a SUPER column as JSON, unless it is a key, and JSON goes unparsed into a VARCHAR of maximum
+    length.
+    """
+    text = wanted.type.startswith("VARCHAR") and wanted.name not in keyed
+    if have == SUPER and (text or wanted.type == SUPER):
+        return SUPER
+    return f"VARCHAR({MAX_VARCHAR})" if wanted.type == SUPER and have is not None else wanted.type
+
+
+def _alterable(difference: Difference) -> bool:
+    """Whether it is a longer VARCHAR without a default: the only change that Redshift makes in place."""
+    has_default = difference.was is not None and difference.was.default is not None
+    return difference.type.upper().startswith("VARCHAR") and not has_default
+
+
+def replacing(where: str, name: str, type_: str, value: str = "") -> tuple[str, ...]:
+    """Replace a column with a wider one; it becomes the last, which does not matter to inserts by name."""
+    wider = marked(f"{OURS}wider_{name}")
+    new = quote(wider)
+    return (
+        adding(where, wider, type_),
+        f"UPDATE {where} SET {new} = {value.format(quote(name)) if value else f'CAST({quote(name)} AS {type_})'}",
+        f"ALTER TABLE {where} DROP COLUMN {quote(name)}",
+        f"ALTER TABLE {where} RENAME COLUMN {new} TO {quote(name)}",
+    )
+
+
+def dist_column(table: Table, fields: Sequence[Field]) -> str | None:
+    """The DISTKEY of a new target: the configured column, or the only column of a merge key.
+
+    Rows of one key are then on one node, in target and staging table alike, and a merge moves none of them.
+    """
+    if table.recipe.dist_key:
+        return _key_column(table.recipe.dist_key, "dist_key", fields)
+    if table.mode != "upsert" or len(table.key) != 1:
+        return None
+    key = next((f for f in fields if f.name == f.column == table.key[0]), None)
+    return key.target if key is not None and not key.redshift.startswith(UNKEYABLE) else None
+
+
+def _keys(table: Table, fields: Sequence[Field]) -> str:
+    """The DISTKEY and SORTKEY clauses of a new table; without them, Redshift chooses (AUTO)."""
+    clauses = ""
+    if (spread := dist_column(table, fields)) is not None:
+        clauses += _DISTRIBUTED.format(quote(spread))
+    if table.recipe.sort_key:
+        names = (quote(_key_column(column, "sort_key", fields)) for column in table.recipe.sort_key)
+        clauses += f" COMPOUND SORTKEY ({', '.join(names)})"
+    return clauses
+
+
+def _key_column(column: str, option: str, fields: Sequence[Field]) -> str:
+    """The target's column that an option names."""
+    field = next((f for f in fields if f.name.lower() == column.lower() and not f.file_only), None)
+    if field is None:
+        raise ConfigError(f"{option} names {column}, which is not a column", hint=f"check `{option}`")
+    if field.redshift.startswith(UNKEYABLE):
+        raise ConfigError(
+            f"{option} names {column}, which is {field.redshift}: that can't be a key in Redshift"
+        )
+    return field.target

@@ -1,0 +1,218 @@
+"""The load that one run puts on the source: a limit on connections, and a pause while the server is busy.
+
+All tables and tasks of a run share one throttle. It can't deadlock a run: nothing waits long for a connection
+unless a task is running, and a pause that takes too long ends the run like an unreachable service.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+
+from floodmark.config.load import PauseWhen, SourceSpec
+from floodmark.host.together import Recent
+from floodmark.model.errors import ConfigError, Interrupted, TransientError
+from floodmark.model.text import duration
+from floodmark.source.server_load import replica_lag, threads_running
+from floodmark.source.session import Session
+
+# Seconds between checks whether the server is busy.
+LOOK_EVERY = 1.0
+# A server that has been busy for this long won't recover because we wait.
+LONGEST_PAUSE = 600.0
+# Seconds that a query to the source waits for tasks to free a connection; then it proceeds anyway.
+PATIENCE = 30.0
+# Seconds after its log-in for which a session may serve other tables. A session that is used for longer would stay
+# with a server that has been replaced meanwhile, which new ones would not reach any more.
+KEPT = 5.0
+
+
+class Throttle:
+    """The connections of one run to one source. All methods may be called from any thread."""
+
+    def __init__(self, source: SourceSpec, said: Callable[[str], None] = lambda text: None) -> None:
+        self._source = source
+        self._said = said
+        self._change = threading.Condition()
+        self._tasks = 0
+        self._sessions = 0
+        self._asking = 0
+        self._mine = threading.local()
+        self._recent = Recent(shares_errors=False)
+        self._paused: float | None = None  # start of the pause
+        self._idle: list[Session] = []  # sessions without work
+        self._timer: threading.Timer | None = None  # set while there are some
+
+    # connections
+
+    def enter(self, count: int = 1) -> Callable[[], None]:
+        """Reserves connections of the driver's own; returns the function that releases them, at most once.
+
+        A thread that already has one gets more at once: otherwise it would wait for itself.
+        """
+        with self._change:
+            nested = getattr(self._mine, "count", 0) > 0
+            self._asking += count
+            if not nested:
+                room = self._source.max_connections - count
+                self._change.wait_for(lambda: self._tasks + self._sessions <= room, PATIENCE)
+            self._asking -= count
+            self._sessions += count
+        self._mine.count = getattr(self._mine, "count", 0) + count
+        left = threading.Event()
+        thread = threading.get_ident()
+
+        def leave() -> None:
+            with self._change:
+                if left.is_set():
+                    return
+                left.set()
+                self._sessions -= count
+                self._change.notify_all()
+            if threading.get_ident() == thread:
+                self._mine.count -= count
+
+        return leave
+
+    def keep(self, session: Session) -> bool:
+        """Keeps the session of a thread that is about to release it, for another one; False if it must be closed.
+
+        A log-in costs as much as dozens of questions. Kept sessions count towards the limit, and give way to tasks.
+        """
+        with self._change:
+            room = self._tasks + self._sessions + len(self._idle) <= self._source.max_connections
+            if not room or not usable(session):
+                return False
+            self._idle.append(session)
+            if self._timer is None:
+                self._look_later()
+        return True
+
+    def kept(self) -> Session | None:
+        """A kept session that still works, for a thread that has reserved a connection."""
+        while True:
+            with self._change:
+                if not self._idle:
+                    return None
+                session = self._idle.pop()
+            if usable(session):
+                return session
+            session.close()
+
+    def drop_kept(self) -> None:
+        """Closes all kept sessions."""
+        self._drop_some(0)
+
+    def _drop_some(self, most: int = sys.maxsize) -> None:
+        """Closes kept sessions that can't be used any more, and those above `most` or for which there is no room."""
+        with self._change:
+            room = min(most, max(0, self._source.max_connections - self._tasks - self._sessions))
+            good = [session for session in self._idle if usable(session)]
+            kept = good[-room:] if room else []
+            dropped, self._idle = [session for session in self._idle if session not in kept], kept
+        for session in dropped:
+            session.close()
+
+    def _look_later(self) -> None:
+        self._timer = threading.Timer(KEPT, self._look_again)
+        self._timer.daemon = True
+        self._timer.start()
+
+    def _look_again(self) -> None:
+        """Closes kept sessions that have become too old."""
+        self._drop_some()
+        with self._change:
+            self._timer = None
+            if self._idle:
+                self._look_later()
+
+    @contextmanager
+    def task(self, cores: int | None, stopped: Callable[[], bool], attempts: int = 1) -> Iterator[None]:
+        """Room for one more slice in Spark; waits until there is some, and while the source is busy.
+
+        `cores` is the maximum number of concurrent tasks, None if unknown. `attempts` at the slice may run side
+        by side, each with a connection. Raises Interrupted when stopped.
+        """
+        if self._source.pause_when is not None:
+            self.drop_kept()  # the look at the server's load needs a connection, too
+        self._wait_until_calm(stopped)
+        began = time.monotonic()
+        with self._change:
+            while not self._room_for_task(cores, attempts):
+                if self._tasks == 0 and time.monotonic() - began > PATIENCE:
+                    break  # the driver's sessions may be waiting for this very task
+                self._change.wait(0.5)
+                if stopped():
+                    raise Interrupted("stopped")
+            self._tasks += attempts
+        self._drop_some()
+        try:
+            yield
+        finally:
+            with self._change:
+                self._tasks -= attempts
+                self._change.notify_all()
+
+    def _room_for_task(self, cores: int | None, attempts: int) -> bool:
+        if cores is not None and self._tasks >= cores:
+            return True  # a task that only queues inside Spark has no connection
+        # The driver's queries go first: a plan that waits holds up a whole table.
+        return self._tasks + self._sessions + self._asking + attempts <= self._source.max_connections
+
+    # pauses
+
+    def _wait_until_calm(self, stopped: Callable[[], bool]) -> None:
+        """Returns once the source is not busy, as defined by `pause_when`."""
+        when = self._source.pause_when
+        # One check at a time serves all tasks.
+        while when is not None and (
+            busy := self._recent.ask("busy", LOOK_EVERY / 2, lambda: self._look(when))
+        ):
+            if stopped():
+                raise Interrupted("stopped")
+            if self._paused is not None and time.monotonic() - self._paused > LONGEST_PAUSE:
+                raise TransientError(
+                    f"the source has been busy for {duration(LONGEST_PAUSE)}: {busy}",
+                    hint="run again later: nothing is lost; or raise source.pause_when",
+                )
+            time.sleep(LOOK_EVERY)
+
+    def _look(self, when: PauseWhen) -> str:
+        """Why the source counts as busy now; empty if it doesn't."""
+        busy = ""
+        # If the server is down, the task itself finds out and is retried.
+        with suppress(TransientError), Session(self._source, purpose="check the load") as session:
+            busy = self._busy(session, when)
+        if busy and self._paused is None:
+            self._paused = time.monotonic()
+            self._said(f"paused: {busy}")
+        elif not busy and self._paused is not None:
+            self._said(f"resuming after a pause of {duration(time.monotonic() - self._paused)}")
+            self._paused = None
+        return busy
+
+    def _busy(self, session: Session, when: PauseWhen) -> str:
+        if when.threads_running is not None:
+            running = threads_running(session)
+            if running > when.threads_running:
+                return f"{running} threads are running on the source, more than {when.threads_running}"
+        if when.replica_lag is not None:
+            try:
+                lag = replica_lag(session)
+            except ConfigError as error:
+                raise ConfigError(
+                    f"source.pause_when.replica_lag: {error.message}",
+                    hint="GRANT REPLICATION CLIENT (MySQL) or REPLICA MONITOR (MariaDB) ON *.* to the source's user",
+                ) from error
+            if lag is not None and lag > when.replica_lag:
+                behind, most = duration(lag), duration(when.replica_lag)
+                return f"the source is a replica that is {behind} behind, more than {most}"
+        return ""
+
+
+def usable(session: Session) -> bool:
+    """Whether another table may use a session."""
+    return time.monotonic() - session.opened < KEPT and session.at_rest

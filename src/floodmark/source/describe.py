@@ -1,0 +1,386 @@
+"""What a table looks like and how to read it: columns, key, cursor, mode, by the contract's rules.
+
+Everything the user has named is checked against the server before anything is read. A mere drawback (a
+nullable cursor, no index on it) is a note, not an error.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+
+from floodmark.config.load import TableOptions
+from floodmark.model.errors import ConfigError, about
+from floodmark.model.lineage import only_asks_for_a_cursor
+from floodmark.model.names import check_target
+from floodmark.model.note_words import why_unfit
+from floodmark.model.notes import Note, not_followed
+from floodmark.model.table import Column, Mode, Recipe, SourceTable, Table
+from floodmark.model.types import comparison, fields, quote
+from floodmark.source import cascades as cascading
+from floodmark.source import sql
+from floodmark.source.indexes import Index, Keys, cursor_index, indexes, needs_sorting
+from floodmark.source.likely import likely_cursor
+from floodmark.source.session import Session, as_text
+from floodmark.source.version import version
+
+CURSORS = ("update_at", "updated_at", "update_time", "modified_at", "last_modified", "last_update")
+CLOCKS = {"datetime", "timestamp"}
+INTEGERS = {"tinyint", "smallint", "mediumint", "int", "bigint"}
+_ORDERED = CLOCKS | INTEGERS | {"date", "decimal"}
+_SYSTEM = "('information_schema', 'mysql', 'performance_schema', 'sys')"
+_TABLES = ("BASE TABLE", "SYSTEM VERSIONED")
+# Servers allow 4,096 columns in a result.
+_FEW_COLUMNS = 1000
+
+
+class Unseen(ConfigError):
+    """The user sees no table of that name: there is none, or a right is missing."""
+
+
+def list_tables(session: Session, database: str | None) -> list[str]:
+    """The tables that the user may see, in one database or in all."""
+    return [f"{schema}.{table}" for schema, table, kind, _ in _visible(session, database) if kind in _TABLES]
+
+
+def resolve(session: Session, name: str, database: str | None) -> str:
+    """The full name of the table that the user means; ConfigError if there is none, or more than one."""
+    schema, table, _ = _resolve(session, name, database)
+    return f"{schema}.{table}"
+
+
+@dataclass(frozen=True)
+class Discovered:
+    """A table as it will be read, and what the user should know about it."""
+
+    table: Table
+    notes: tuple[Note, ...]
+    engine: str = "InnoDB"
+
+
+def discover(session: Session, name: str, options: TableOptions, database: str | None) -> Table:
+    """The table as it will be read."""
+    return discover_with_notes(session, name, options, database).table
+
+
+def discover_with_notes(
+    session: Session, name: str, options: TableOptions, database: str | None
+) -> Discovered:
+    """The table as it will be read, with notes for the user."""
+    schema, table, engine = _resolve(session, name, database)
+    with about(f"{schema}.{table}"):
+        return replace(_discover(session, schema, table, options), engine=engine)
+
+
+def _discover(session: Session, schema: str, name: str, options: TableOptions) -> Discovered:
+    check_target(options.target or name, f"{schema}.{name}")
+    columns = _columns(session, schema, name)
+    found = indexes(session, schema, name)
+    notes: list[Note] = []
+    key, key_index = _key(columns, found, options, notes)
+    excluded = {column.lower() for column in options.exclude}
+    unseen = [e for e in options.exclude if e.lower() not in {c.name.lower() for c in columns}]
+    # MySQL doesn't show columns that the user may not read; excluding one by name confirms that this is
+    # intended. `floodmark.plan.reread` refuses other names.
+    all_seen = sees_all(session, schema, name) if unseen else None
+    if options.cursor:
+        _named(columns, options.cursor)
+    cursor, mode = _reading(columns, key, options, notes)
+    kept = tuple(c for c in columns if c.name.lower() not in excluded)
+    for needed in (*key, *((cursor,) if cursor else ())):
+        if all(c.name != needed for c in kept):
+            what = "cursor" if needed == cursor else "key"
+            raise ConfigError(
+                f"{needed} is the table's {what} and can't be excluded", hint="remove it from `exclude`"
+            )
+    layout = tuple((c.name, c.type) for c in columns) if len(kept) < len(columns) else ()
+    recipe = Recipe(
+        key, cursor, mode, (options.target or name).lower(), options.where,
+        zero_dates=options.zero_dates, overflow=options.overflow,
+        dist_key=_named(columns, options.dist_key).name if options.dist_key else None,
+        sort_key=tuple(_named(columns, column).name for column in options.sort_key),
+        renames=tuple(options.renames.items()), deletes=options.deletes, holds=options.holds,
+    )  # fmt: skip
+    table = Table(SourceTable(schema, name, kept, key_index, layout=layout), recipe)
+    index = cursor_index(found, table.order)
+    along = ((key_index, key), (index, table.order))
+    sorted_ = {i for i, order in along if i and needs_sorting(found, i, [table.column(c) for c in order])}
+    source = replace(table.source, cursor_index=index, needs_sort=tuple(sorted(sorted_)))
+    table = replace(table, source=source)
+    if all_seen is None:
+        all_seen = _reads_all(session, table, len(columns))
+    else:
+        _check_readable(session, table)
+    if not all_seen:
+        notes.append(Note("hidden_columns"))
+    if unseen:
+        notes.append(Note("unseen_excludes", columns=tuple(unseen)))
+    likely = proposed_cursor(table) if options.cursor is None and options.mode != "full" else None
+    if likely is not None:
+        notes.append(Note("likely_cursor", likely))
+    if options.cascades == "ignore" and (note := cascading.note(table, cascading.of(session, table))):
+        notes.append(note)
+    return Discovered(table, (*notes, *_notes(table)))
+
+
+# ---------------------------------------------------------------- names
+
+
+_LISTED = "SELECT TABLE_SCHEMA, TABLE_NAME, TABLE_TYPE, ENGINE FROM information_schema.TABLES WHERE"
+
+# Schema, name, kind and engine.
+_Shown = tuple[str, str, str, str]
+
+
+def _visible(session: Session, database: str | None) -> list[_Shown]:
+    condition = f"TABLE_SCHEMA = {sql.text(database)}" if database else f"TABLE_SCHEMA NOT IN {_SYSTEM}"
+    return _shown(session, f"{_LISTED} {condition} ORDER BY TABLE_SCHEMA, TABLE_NAME")
+
+
+def _visible_by_name(session: Session, meant: set[tuple[str, str]]) -> list[_Shown]:
+    """Those of these tables that the user may see, by their exact names.
+
+    The server looks them up one by one: listing all tables for each of 1,000 would take a million rows.
+    """
+    questions = (
+        f"{_LISTED} TABLE_SCHEMA NOT IN {_SYSTEM} AND TABLE_SCHEMA = {sql.text(schema)} AND TABLE_NAME = {sql.text(table)}"
+        for schema, table in sorted(meant)
+    )
+    # The server may ignore case here, and show a table twice.
+    found = dict.fromkeys(_shown(session, " UNION ALL ".join(questions))) if meant else {}
+    return [one for one in found if one[:2] in meant]
+
+
+def _shown(session: Session, question: str) -> list[_Shown]:
+    return [
+        (as_text(schema), as_text(table), as_text(kind).upper(), as_text(engine))
+        for schema, table, kind, engine in session.rows(question)
+    ]
+
+
+def _resolve(session: Session, name: str, database: str | None) -> tuple[str, str, str]:
+    """Schema, name and engine of the table that the user means."""
+    parts = name.split(".")
+    meant = {(".".join(parts[:i]), ".".join(parts[i:])) for i in range(1, len(parts))}
+    if database:
+        meant.add((database, name))
+    found = _visible_by_name(session, meant)
+    seen = [] if found else _visible(session, None)
+    found = found or [t for t in seen if t[1] == name and not (database and len(parts) == 1)]
+    if not found and int(session.rows("SELECT @@lower_case_table_names")[0][0] or 0):
+        folded = {(schema.lower(), table.lower()) for schema, table in meant}
+        found = [t for t in seen if (t[0].lower(), t[1].lower()) in folded]
+    if not found:
+        full = [f"{schema}.{table}" for schema, table, *_ in seen]
+        raise Unseen(
+            f"there is no table {name}, or {session.spec.user} may not see it",
+            hint=did_you_mean(name if len(parts) > 1 or not database else f"{database}.{name}", full)
+            or "check the name, and GRANT SELECT on it",
+            table=name if len(parts) > 1 else None,
+        )
+    if len(found) > 1:
+        raise ConfigError(
+            f"{name} could be {' or '.join(f'{schema}.{table}' for schema, table, *_ in found)}",
+            hint="name the schema too",
+        )
+    schema, table, kind, engine = found[0]
+    if kind not in _TABLES:
+        what = "a view" if "VIEW" in kind else f"a {kind.lower()}"
+        raise ConfigError(
+            f"{schema}.{table} is {what}; only tables can be replicated",
+            hint="replicate the tables behind it",
+            table=f"{schema}.{table}",
+        )
+    return schema, table, engine
+
+
+def _named(columns: Sequence[Column], name: str) -> Column:
+    """The column with that name, case-insensitive as in MySQL; ConfigError if there is none."""
+    for column in columns:
+        if column.name.lower() == name.lower():
+            return column
+    raise ConfigError(
+        f"there is no column {name}",
+        hint=did_you_mean(name, [c.name for c in columns])
+        or f"the columns are {', '.join(c.name for c in columns)}",
+    )
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str | None:
+    """A question that suggests the closest match, if there is one."""
+    by_folded = {k.lower(): k for k in known}
+    close = difflib.get_close_matches(name.lower(), by_folded, n=1, cutoff=0.7)
+    if not close:  # the right table in another schema
+        tail = name.lower().rpartition(".")[2]
+        close = [k for k in by_folded if k.rpartition(".")[2] == tail][:1]
+    return f"did you mean {by_folded[close[0]]}?" if close else None
+
+
+# ---------------------------------------------------------------- columns
+
+
+def _columns(session: Session, schema: str, table: str) -> list[Column]:
+    expression = "GENERATION_EXPRESSION" if version(session).generates else "NULL"
+    rows = session.rows(
+        "SELECT COLUMN_NAME, COLUMN_TYPE, DATA_TYPE, IS_NULLABLE, CHARACTER_MAXIMUM_LENGTH, CHARACTER_OCTET_LENGTH,"
+        " NUMERIC_PRECISION, NUMERIC_SCALE, DATETIME_PRECISION, CHARACTER_SET_NAME, COLLATION_NAME, COLUMN_DEFAULT,"
+        f" EXTRA, {expression} FROM information_schema.COLUMNS"
+        f" WHERE TABLE_SCHEMA = {sql.text(schema)} AND TABLE_NAME = {sql.text(table)} ORDER BY ORDINAL_POSITION"
+    )
+    return [
+        Column(
+            name=as_text(r[0]),
+            type=as_text(r[1]),
+            data_type=as_text(r[2]).lower(),
+            nullable=r[3] == b"YES",
+            characters=_int(r[4]),
+            octets=_int(r[5]),
+            precision=_int(r[6]),
+            scale=_int(r[7]),
+            fraction=_int(r[8]),
+            charset=as_text(r[9]) or None,
+            collation=as_text(r[10]) or None,
+            default=None if r[11] is None else as_text(r[11]),
+            extra=as_text(r[12]),
+            generated=as_text(r[13]) if expression != "NULL" else None,
+        )
+        for r in rows
+    ]
+
+
+# ---------------------------------------------------------------- key, cursor, mode
+
+
+def _key(
+    columns: Sequence[Column], found: Sequence[Index], options: TableOptions, notes: list[Note]
+) -> tuple[tuple[str, ...], str | None]:
+    keys = Keys(columns, found)
+    if options.key is not None:
+        named = tuple(_named(columns, k) for k in options.key)
+        for column in named:
+            if unfit := keys.unfit(column):
+                raise ConfigError(
+                    f"{column.name} can't be part of the key: {why_unfit(unfit, column)}",
+                    hint="choose another key",
+                )
+        return keys.configured(tuple(c.name for c in named), notes)
+    return keys.discovered(notes)
+
+
+def _reading(
+    columns: Sequence[Column], key: tuple[str, ...], options: TableOptions, notes: list[Note]
+) -> tuple[str | None, Mode]:
+    """The cursor and the mode."""
+    if options.mode == "full":
+        return None, "full"
+    counter = next((c.name for c in columns if key == (c.name,) and c.auto_increment), None)
+    clock = _clock(columns, options, notes)
+    if options.cursor is not None:
+        cursor: str | None = _configured_cursor(columns, options.cursor).name
+    elif options.mode == "append":
+        cursor = counter or clock
+    else:
+        cursor = clock if key and clock else counter
+    if options.mode is None:
+        if not key:
+            if cursor or clock:
+                notes.append(Note("no_key"))
+            return None, "full"
+        if cursor is None:
+            notes.append(Note("no_cursor"))
+            return None, "full"
+        return cursor, "append" if cursor == counter else "upsert"
+    if options.mode == "upsert" and not key:
+        raise ConfigError("mode upsert needs a key, but the table has none", hint="set `key`, or mode: full")
+    if cursor is None:
+        raise ConfigError(f"mode {options.mode} needs a cursor", hint="set `cursor`, or mode: full")
+    return cursor, options.mode
+
+
+def _configured_cursor(columns: Sequence[Column], name: str) -> Column:
+    column = _named(columns, name)
+    if column.data_type not in _ORDERED:
+        raise ConfigError(
+            f"{column.name} can't be the cursor: it is {column.type}",
+            hint="a cursor is a time or a growing number",
+        )
+    return column
+
+
+def _clock(columns: Sequence[Column], options: TableOptions, notes: list[Note]) -> str | None:
+    """The column that records when a row was last changed."""
+    excluded = {e.lower() for e in options.exclude} if options.cursor else set()
+    by_name = {c.name.lower(): c for c in columns if c.name.lower() not in excluded}
+    for name in CURSORS:
+        column = by_name.get(name)
+        if column is not None and column.data_type in CLOCKS:
+            return column.name
+        if column is not None and options.cursor is None:
+            notes.append(Note("not_a_time", column))
+    return next((c.name for c in columns if c.maintained and c.data_type in CLOCKS), None)
+
+
+def proposed_cursor(table: Table) -> Column | None:
+    """A column that might reveal changes, for a table that is read whole or for new rows only."""
+    if table.mode == "upsert" or not table.key:
+        return None
+    return likely_cursor([c for c in table.columns if c.name != table.cursor], table.source.table)
+
+
+# ---------------------------------------------------------------- checks and notes
+
+
+def _check_readable(session: Session, table: Table, also: str = "") -> None:
+    """Selects all columns with the `where` but no rows, so that missing rights and wrong names show now."""
+    where = f" WHERE ({table.recipe.where}\n)" if table.recipe.where else ""
+    names = ", ".join(f.select for f in fields(table))
+    session.rows(
+        f"SELECT {also}{names} FROM {quote(table.source.schema)}.{quote(table.source.table)}{where} LIMIT 0"
+    )
+
+
+def _reads_all(session: Session, table: Table, columns: int) -> bool:
+    """Checks the same, and whether the user sees every column: in one question, if nothing is wrong."""
+    if columns <= _FEW_COLUMNS:
+        with suppress(ConfigError):
+            _check_readable(session, table, "*, ")
+            return True
+    _check_readable(session, table)
+    return sees_all(session, table.source.schema, table.source.table)
+
+
+def sees_all(session: Session, schema: str, table: str) -> bool:
+    """Whether the user sees every column; information_schema hides those that it may not read."""
+    try:
+        session.rows(f"SELECT * FROM {quote(schema)}.{quote(table)} LIMIT 0")
+    except ConfigError:
+        return False
+    return True
+
+
+def _notes(table: Table) -> list[Note]:
+    if table.cursor is None:
+        return []
+    cursor = table.column(table.cursor)
+    notes = []
+    if cursor.nullable and not only_asks_for_a_cursor(table):
+        notes.append(Note("nullable_cursor" if table.key else "nullable_cursor_without_key", cursor))
+    if table.source.cursor_index is None:
+        notes.append(Note("unindexed_cursor", cursor))
+    if cursor.data_type in CLOCKS:
+        if not cursor.fraction:
+            notes.append(Note("whole_seconds", cursor))
+        if not cursor.maintained:
+            notes.append(Note("unmaintained_cursor", cursor))
+    notes += [Note(kind) for kind in not_followed(table, table.recipe.deletes)]
+    if any(comparison(table.column(k)) == "unknown" for k in table.key) and table.mode != "upsert":
+        notes.append(Note("unknown_collation"))
+    if table.recipe.where and (why := sql.unsteady(table.recipe.where)):
+        notes.append(Note("unsteady_where", columns=why))
+    return notes
+
+
+def _int(cell: bytes | None) -> int | None:
+    return None if cell is None else int(cell)

@@ -1,0 +1,283 @@
+"""Who may still commit a row: the running statements and the open transactions.
+
+A row's cursor is the moment at which its statement began. So any row that appears later with an old cursor
+belongs to a statement that is running now, or was written by a transaction that is open now. The rule:
+
+- A running statement holds every table back, unless it is proven unable to write.
+- A transaction that has written rows holds back the tables it may have written to: those it has locked if the
+  server shows that, else all.
+
+docs/decisions/0010-who-may-still-write.md has the proofs, and says why no other sign will do.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Iterable, Mapping, Set
+from dataclasses import dataclass, replace
+from secrets import token_hex
+
+from floodmark.model.errors import ConfigError, TransientError
+from floodmark.source.session import LABEL, Row, Session, as_text
+
+# trx_started has whole seconds and is set a moment after the statement's NOW().
+TRX_SLACK = 1.0
+# How many times to query the list of transactions until it is fresh; the pauses grow to this many seconds.
+LOOKS = 16
+PAUSE = 1.5
+# By how many seconds clocks go back: an hour, half an hour on Lord Howe Island, two hours at Troll.
+_SHIFTS = (7200, 3600, 1800)
+_BACKGROUND = (
+    "('Sleep', 'Daemon', 'Binlog Dump', 'Binlog Dump GTID', 'Slave_IO', 'Slave_SQL', 'Slave_worker')"
+)
+# A statement in one of these states has opened its tables, and those of all functions and triggers it can
+# reach.
+_EXECUTING = "('executing', 'Sending data', 'Sending to client', 'Creating sort index', 'User sleep')"
+_MAY_READ = "('statement/sql/select', 'statement/sql/execute_sql', 'statement/com/Execute')"
+_READ_LOCKS = "('INTENTION_EXCLUSIVE', 'SHARED', 'SHARED_HIGH_PRIO', 'SHARED_READ')"
+# Isolation levels that a transaction which loads a table's definition never has.
+_OWN_SNAPSHOT = ("REPEATABLE READ", "SERIALIZABLE")
+
+# The server's clock when the statement gets there, not when it began.
+CLOCK = "UNIX_TIMESTAMP(SYSDATE(6))"
+
+Name = tuple[str, str]  # schema and table, in lower case
+
+
+@dataclass(frozen=True)
+class Sight:
+    """What the server lets us see of other connections' work."""
+
+    process: bool  # their statements and transactions
+    mariadb: bool = False
+    locks: bool = False  # everything that their transactions have locked
+
+
+@dataclass(frozen=True)
+class OpenWork:
+    """A transaction or statement that may still commit rows with an earlier cursor."""
+
+    start: float
+    thread: int  # 0: a transaction without a connection
+    trx: str  # its id, or "" for a statement
+    who: str
+    modified: bool = False  # it has written rows
+    tables: frozenset[Name] | None = None  # those it may have written to; None: any
+    perhaps_reads: bool = False  # as far as we know, it may only be reading
+
+    def may_write(self, schema: str, table: str) -> bool:
+        return self.tables is None or (schema.lower(), table.lower()) in self.tables
+
+    def describe(self, now: float) -> str:
+        age = f"open for {max(0, int(now - self.start))} s"
+        if not self.thread:
+            return f"prepared (XA) transaction without a connection, {age}"
+        what = "transaction" if self.trx else "statement"
+        reads = ", perhaps only reading" if self.perhaps_reads else ""
+        return f"{what} of connection {self.thread} ({self.who}), {age}{reads}"
+
+
+@dataclass(frozen=True)
+class Transaction:
+    """A transaction as InnoDB lists it."""
+
+    start: float
+    thread: int
+    trx: str
+    who: str
+    modified: bool
+    read_only: bool
+    isolation: str
+
+
+def all_open_work(session: Session, sight: Sight) -> list[OpenWork]:
+    """Everything that may still commit a row, oldest first.
+
+    The order of the queries matters: a statement that ends between two of them has either committed, or the
+    later queries see its transaction and locks.
+    """
+    running = _statements(session, sight)
+    executing = _executing(session) if sight.locks else frozenset[int]()
+    transactions = _transactions(session) if sight.process else []
+    locks = _write_locks(session) if sight.locks else None
+    if locks is not None and _lost(session):  # an incomplete list of locks proves nothing
+        locks = None
+    return may_still_commit(running, executing, transactions, locks, sight.mariadb)
+
+
+def may_still_commit(
+    running: Iterable[OpenWork],
+    executing: Set[int],
+    transactions: Iterable[Transaction],
+    locks: Mapping[int, frozenset[Name]] | None,
+    mariadb: bool,
+) -> list[OpenWork]:
+    """The part of all this work that may still commit a row, oldest first.
+
+    `executing`: connections whose statement holds all its locks and may only be reading. `locks`: the tables
+    that each connection may write to; None if the server doesn't tell.
+    """
+    readers, doubtful = set(), set()
+    found: list[OpenWork] = []
+    # A prepared transaction's locks are shown as its connection's while that lives, else as nobody's.
+    anybodys = frozenset[Name]().union(*(locks or {}).values()) or None
+    for one in transactions:
+        if one.modified:
+            tables = (locks or {}).get(one.thread) if one.thread else anybodys
+            found.append(OpenWork(one.start - TRX_SLACK, one.thread, one.trx, one.who, True, tables))
+        elif one.read_only and (mariadb or one.isolation in _OWN_SNAPSHOT):
+            readers.add(one.thread)
+        elif one.read_only:
+            doubtful.add(one.thread)
+    if locks is not None:
+        readers |= {thread for thread in executing if thread not in locks}
+    for statement in running:
+        if statement.thread not in readers:
+            found.append(replace(statement, perhaps_reads=statement.thread in doubtful))
+    return sorted(found, key=lambda h: h.start)
+
+
+def _statements(session: Session, sight: Sight) -> list[OpenWork]:
+    # MariaDB counts milliseconds; other servers count whole seconds and may be short by up to one. The clock
+    # is read before the ages, so that a computed start is too early rather than too late.
+    age = "TIME_MS / 1000" if sight.mariadb else "TIME + 1"
+    seen = now(session)
+    # A connection that is still logging in has no user name and runs nothing.
+    rows = session.rows(
+        f"SELECT {age}, ID, USER, HOST FROM information_schema.processlist"
+        f" WHERE ID <> CONNECTION_ID() AND COMMAND NOT IN {_BACKGROUND} AND USER <> 'system user'"
+        " AND NOT (USER = 'unauthenticated user' AND COMMAND = 'Connect' AND INFO IS NULL)"
+        f" AND IFNULL(INFO, '') NOT LIKE '{LABEL}%'"
+    )
+    return [
+        OpenWork(seen - float(age or 0), int(thread or 0), "", _who(user, host))
+        for age, thread, user, host in rows
+    ]
+
+
+def _executing(session: Session) -> frozenset[int]:
+    """Connections whose statement may only be reading, and has acquired every lock it ever will."""
+    rows = session.rows(
+        "SELECT t.PROCESSLIST_ID FROM performance_schema.threads t"
+        " JOIN performance_schema.events_statements_current s ON s.THREAD_ID = t.THREAD_ID"
+        f" WHERE t.PROCESSLIST_ID IS NOT NULL AND t.PROCESSLIST_STATE IN {_EXECUTING}"
+        f" AND s.NESTING_EVENT_LEVEL = 0 AND s.END_EVENT_ID IS NULL AND s.EVENT_NAME IN {_MAY_READ}"
+    )
+    return frozenset(int(thread or 0) for (thread,) in rows)
+
+
+def _transactions(session: Session) -> list[Transaction]:
+    # trx_started is in the system's zone, whatever the session's. In the hour that a clock shows twice, the
+    # earlier moment is the safe one.
+    moment = "UNIX_TIMESTAMP(trx_started)"
+    earlier = " ".join(
+        f"WHEN FROM_UNIXTIME({moment} - {by}) = trx_started THEN {moment} - {by}" for by in _SHIFTS
+    )
+    session.rows("SET time_zone = 'SYSTEM'")
+    try:
+        rows = _fresh(
+            session,
+            f"CASE {earlier} ELSE {moment} END, trx_mysql_thread_id, trx_id, IFNULL(p.USER, ''), IFNULL(p.HOST, ''),"
+            " trx_rows_modified, trx_is_read_only, trx_isolation_level"
+            " FROM information_schema.innodb_trx LEFT JOIN information_schema.processlist p"
+            " ON p.ID = trx_mysql_thread_id",
+        )
+    finally:
+        session.rows("SET time_zone = '+00:00'")
+    return [
+        Transaction(
+            float(start or 0),
+            int(thread or 0),
+            as_text(trx),
+            _who(user, host),
+            bool(int(modified or 0)),
+            bool(int(read_only or 0)),
+            as_text(isolation),
+        )
+        for start, thread, trx, user, host, modified, read_only, isolation in rows
+    ]
+
+
+def _fresh(session: Session, columns: str) -> list[Row]:
+    """The current rows of innodb_trx, without our own.
+
+    InnoDB answers from a copy that it renews only if nobody has read it for 0.1 s: under frequent queries the
+    copy gets ever older. So a list counts only if it shows this very query.
+    """
+    for look in range(LOOKS):
+        mark = token_hex(8)
+        session.rows("START TRANSACTION WITH CONSISTENT SNAPSHOT")  # to be in the list
+        try:
+            rows = session.rows(
+                f"SELECT /* {mark} */ trx_mysql_thread_id = CONNECTION_ID(), trx_query, {columns}"
+            )
+        finally:
+            session.rows("COMMIT")
+        if any(int(mine or 0) and mark.encode() in (query or b"") for mine, query, *_ in rows):
+            return [
+                tuple(rest)
+                for mine, query, *rest in rows
+                if not int(mine or 0) and not (query or b"").startswith(LABEL.encode())
+            ]
+        time.sleep(random.uniform(0.11, 0.15) + random.uniform(0, min(PAUSE, 0.1 * 2**look)))
+    raise TransientError(
+        "the source's list of transactions is never current: someone queries it more than ten times a second",
+        hint="find out who polls information_schema.innodb_trx, or try again",
+    )
+
+
+def _write_locks(session: Session) -> dict[int, frozenset[Name]]:
+    """The tables on which each connection has, or waits for, more than a read lock; 0: no connection.
+
+    A prepared (XA) transaction leaves its connection at once. Its locks still show as that connection's; once
+    it is gone, as those of no thread, and after a crash as those of the server's first thread.
+    """
+    rows = session.rows(
+        "SELECT t.PROCESSLIST_ID, l.OBJECT_SCHEMA, l.OBJECT_NAME FROM performance_schema.metadata_locks l"
+        " LEFT JOIN performance_schema.threads t ON t.THREAD_ID = l.OWNER_THREAD_ID"
+        f" WHERE l.OBJECT_TYPE = 'TABLE' AND l.LOCK_TYPE NOT IN {_READ_LOCKS}"
+    )
+    found: dict[int, set[Name]] = {}
+    for thread, schema, name in rows:
+        found.setdefault(int(thread or 0), set()).add((as_text(schema).lower(), as_text(name).lower()))
+    return {thread: frozenset(names) for thread, names in found.items()}
+
+
+def shows_locks(session: Session) -> bool:
+    """Whether performance_schema lists every lock: it is on, readable, and has lost nothing so far.
+
+    For Oracle's MySQL from 8.0 on. An instrument that was switched off and on again since the start leaves no
+    trace.
+    """
+    try:
+        [(enabled,)] = session.rows(
+            "SELECT (SELECT COUNT(*) FROM performance_schema.setup_instruments"
+            " WHERE NAME = 'wait/lock/metadata/sql/mdl' AND ENABLED = 'YES')"
+            " * (SELECT COUNT(*) FROM performance_schema.setup_consumers"
+            " WHERE NAME = 'global_instrumentation' AND ENABLED = 'YES')"
+            " * @@performance_schema"
+        )
+        _write_locks(session)
+        _executing(session)
+        return int(enabled or 0) == 1 and not _lost(session)
+    except ConfigError:
+        return False
+
+
+def _lost(session: Session) -> bool:
+    """Whether the server has run out of room for a lock or a thread since its start."""
+    [(lost,)] = session.rows(
+        "SELECT SUM(VARIABLE_VALUE) FROM performance_schema.global_status WHERE VARIABLE_NAME IN"
+        " ('Performance_schema_metadata_lock_lost', 'Performance_schema_thread_instances_lost')"
+    )
+    return float(lost or 1) != 0
+
+
+def now(session: Session) -> float:
+    """The server's clock."""
+    return float(session.rows(f"SELECT {CLOCK}")[0][0] or 0)
+
+
+def _who(user: bytes | None, host: bytes | None) -> str:
+    return f"{as_text(user) or 'unknown'}@{as_text(host).rpartition(':')[0] or as_text(host) or 'unknown'}"

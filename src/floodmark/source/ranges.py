@@ -1,0 +1,401 @@
+"""Queries on a table's index: its ends, the rows in a range, and the edges that cut it evenly.
+
+Nothing here reads whole rows: ends are index lookups, counts of large ranges come from EXPLAIN's dives, edges
+are keyset steps with OFFSET or, for integer keys, bisections by dives. So sparse ids make no empty slices.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import replace
+
+import pyarrow as pa
+
+from floodmark.model.position import Position, Value
+from floodmark.model.table import Column, Table
+from floodmark.model.times import TEMPORAL
+from floodmark.source import sql
+from floodmark.source.session import Row, Session
+from floodmark.source.version import version
+
+# Dives yield proportions, and this is close enough.
+TOLERANCE = 0.15
+DIVES = 64  # enough to halve the widest range of ids down to one
+# Ranges of up to this many rows are compared row by row.
+LISTED = 20_000
+_TEXTS = {"char", "varchar", "enum", "set", "tinytext", "text"}
+# Hashes that tell two texts apart: one strong enough to keep, one for a quick check at a fraction of the
+# cost. Sums of the first are stored in the log: after a change here, every overlap is read once more.
+_STRONG = "CAST(CONV(LEFT(SHA2({}, 256), 15), 16, 10) AS UNSIGNED)"
+_QUICK = "CRC32({})"
+
+
+def every_row(table: Table) -> Table:
+    """The same table for queries about all its rows, whether or not they match `where`."""
+    return replace(table, recipe=replace(table.recipe, where=None))
+
+
+def last(session: Session, table: Table, below: Value | None) -> Position | None:
+    """The highest position with a cursor below the given value, or overall without one."""
+    assert table.cursor is not None
+    cursor = table.column(table.cursor)
+    name = sql.quote(cursor.name)
+    conditions = [f"{name} < {sql.literal(cursor, below)}"] if below is not None else [f"{name} IS NOT NULL"]
+    source, order = sql.source(table, table.source.cursor_index), sql.ordering(table, table.order, "DESC")
+    while True:
+        among = conditions
+        if table.source.cursor_index in table.source.needs_sort:
+            top = session.rows(
+                f"SELECT {name} FROM {source}{sql.filtered(table, conditions)} ORDER BY {name} DESC LIMIT 1"
+            )
+            if not top:
+                return None
+            among = [_is(cursor, top[0][0])]
+        rows = session.rows(
+            f"SELECT {sql.position_columns(table, table.order)} FROM {source}{sql.filtered(table, among)}"
+            f" ORDER BY {order} LIMIT 1"
+        )
+        if rows or among is conditions:  # otherwise the row went away between the two queries
+            return sql.position_of(table, table.order, rows[0]) if rows else None
+
+
+def _is(column: Column, cell: bytes | None) -> str:
+    return f"{sql.quote(column.name)} = {sql.literal(column, sql.value_of(column, cell or b''))}"
+
+
+def nth(
+    session: Session,
+    table: Table,
+    by: Sequence[str],
+    after: Position | None,
+    upto: Position | None,
+    n: int,
+    also: Sequence[str] = (),
+) -> Position | None:
+    """The position of the n-th row after `after`, or None if there are fewer; `also`: further conditions."""
+    index = _index(table, by)
+    conditions = [*sql.between(table, by, after, upto), *also]
+    if not conditions:
+        conditions = [f"{sql.quote(by[0])} IS NOT NULL"]
+    if tuple(by) == table.order and index in table.source.needs_sort:
+        return _nth_of_ties(session, table, conditions, n)
+    rows = session.rows(
+        f"SELECT {sql.position_columns(table, by)} FROM {sql.source(table, index)}{sql.filtered(table, conditions)}"
+        f" ORDER BY {sql.ordering(table, by)} LIMIT 1 OFFSET {int(n) - 1}"
+    )
+    return sql.position_of(table, by, rows[0]) if rows else None
+
+
+def _index(table: Table, by: Sequence[str]) -> str | None:
+    return table.source.key_index if tuple(by) == table.key else table.source.cursor_index
+
+
+def _nth_of_ties(session: Session, table: Table, conditions: Sequence[str], n: int) -> Position | None:
+    """The same for an index that doesn't yield the order: only rows that share a cursor are sorted."""
+    cursor, source = table.column(table.order[0]), sql.source(table, table.source.cursor_index)
+    name = sql.quote(cursor.name)
+    while True:
+        found = session.rows(
+            f"SELECT {name} FROM {source}{sql.filtered(table, conditions)} ORDER BY {name} LIMIT 1 OFFSET {int(n) - 1}"
+        )
+        if not found:
+            return None
+        tied = _is(cursor, found[0][0])
+        lower = [*conditions, tied.replace(" = ", " < ", 1)]
+        before = count(session, table, lower, table.source.cursor_index)
+        rows = session.rows(
+            f"SELECT {sql.position_columns(table, table.order)} FROM {source}{sql.filtered(table, [*conditions, tied])}"
+            f" ORDER BY {sql.ordering(table, table.order)} LIMIT 1 OFFSET {max(0, int(n) - 1 - before)}"
+        )
+        if rows:  # otherwise rows went away between the queries
+            return sql.position_of(table, table.order, rows[0])
+
+
+def walk(
+    session: Session,
+    table: Table,
+    by: Sequence[str],
+    after: Position | None,
+    upto: Position | None,
+    step: int,
+) -> tuple[Position, ...]:
+    """Edges every `step` rows along an index, exact; the last slice ends at `upto`."""
+    index = _index(table, by)
+    if index in table.source.needs_sort or (index is None and tuple(by) == table.order):
+        return _ranked(session, table, by, after, upto, step)
+    edges: list[Position] = []
+    edge = nth(session, table, by, after, upto, step)
+    while edge is not None and edge != upto:
+        edges.append(edge)
+        edge = nth(session, table, by, edge, upto, step)
+    return tuple(edges)
+
+
+def _ranked(
+    session: Session,
+    table: Table,
+    by: Sequence[str],
+    after: Position | None,
+    upto: Position | None,
+    step: int,
+) -> tuple[Position, ...]:
+    """The same edges if no index yields the order: one sort for all of them."""
+    conditions = sql.between(table, by, after, upto) or [f"{sql.quote(by[0])} IS NOT NULL"]
+    rows = f"FROM {sql.source(table, _index(table, by))}{sql.filtered(table, conditions)}"
+    order = sql.ordering(table, by)
+    if version(session).windows:
+        names = [f"o{i}" for i in range(len(by))]
+        chosen = ", ".join(
+            f"{sql.expression(table.column(c))} AS {n}" for c, n in zip(by, names, strict=True)
+        )
+        cells = session.rows(
+            f"SELECT {', '.join(names)} FROM (SELECT {chosen}, ROW_NUMBER() OVER (ORDER BY {order}) AS place {rows})"
+            f" AS ranked WHERE place % {int(step)} = 0 ORDER BY place"
+        )
+    else:
+        chosen = sql.position_columns(table, by)
+        cells = _every(session, f"SELECT {chosen} {rows} ORDER BY {order}", len(by), step)
+    found = tuple(sql.position_of(table, by, row) for row in cells)
+    return found[:-1] if found and found[-1] == upto else found
+
+
+def _every(session: Session, query: str, columns: int, step: int) -> list[Row]:
+    """Every `step`-th row. All rows travel: old servers number rows only by variables, in no sure order."""
+    found: list[Row] = []
+    seen = 0
+    with closing(session.columns(query, LISTED, [pa.binary()] * columns)) as blocks:
+        for block in blocks:
+            which = pa.array(range((step - 1 - seen) % step, len(block[0]), step), pa.int64())
+            found += zip(*(column.take(which).to_pylist() for column in block), strict=True)
+            seen += len(block[0])
+    return found
+
+
+def estimate(session: Session, table: Table, index: str | None, conditions: Sequence[str]) -> int:
+    """The optimizer's estimate of the rows in a range: a proportion, not a count."""
+    # A SUM, because MySQL doesn't dive into a forced index unless something is aggregated: it then says 1.
+    plan = session.records(
+        f"EXPLAIN FORMAT=TRADITIONAL SELECT SUM(1) FROM {sql.source(table, index)}{sql.where(list(conditions))}"
+    )
+    return int(plan[0]["rows"] or 0)
+
+
+def empty(session: Session, table: Table) -> bool:
+    """Whether the table has no row that matches its `where`."""
+    return not session.rows(f"SELECT 1 FROM {sql.source(table)}{sql.filtered(table, [])} LIMIT 1")
+
+
+def count(session: Session, table: Table, conditions: Sequence[str], index: str | None = None) -> int:
+    """The exact number of rows; for ranges covered by an index, or where an estimate won't do."""
+    rows = session.rows(f"SELECT COUNT(*) FROM {sql.source(table, index)}{sql.filtered(table, conditions)}")
+    return int(rows[0][0] or 0)
+
+
+def table_rows(session: Session, table: Table) -> int:
+    """The table's size according to the statistics."""
+    return max(1, estimate(session, table, table.source.key_index, ()))
+
+
+def stored_bytes(session: Session, table: Table) -> tuple[int, int]:
+    """The bytes of a row on average, and of all rows, according to the statistics; 0 if there are none."""
+    schema, name = sql.text(table.source.schema), sql.text(table.source.table)
+    found = session.rows(
+        "SELECT AVG_ROW_LENGTH, DATA_LENGTH FROM information_schema.TABLES "
+        f"WHERE TABLE_SCHEMA = {schema} AND TABLE_NAME = {name}"
+    )
+    return (int(found[0][0] or 0), int(found[0][1] or 0)) if found else (0, 0)
+
+
+def split_key(session: Session, table: Table, parts: int, step: int) -> tuple[Position, ...]:
+    """Edges that cut the whole key into parts of roughly equal size."""
+    if parts <= 1:
+        return ()
+    column = table.column(table.key[0])
+    if len(table.key) > 1 or column.data_type not in sql.NUMERIC - {"decimal"}:
+        return walk(session, table, table.key, None, None, step)
+    name = sql.quote(column.name)
+    ends = session.rows(f"SELECT MIN({name}), MAX({name}) FROM {sql.source(table)}")[0]
+    if ends[0] is None or ends[1] is None:
+        return ()
+
+    def dive(low: int, high: int) -> int:
+        return estimate(session, table, table.source.key_index, [f"{name} > {low}", f"{name} <= {high}"])
+
+    return tuple((edge,) for edge in bisect(dive, int(ends[0]) - 1, int(ends[1]), parts))
+
+
+def split_all(session: Session, table: Table, parts: int, step: int) -> tuple[Position, ...]:
+    """The same regardless of the table's `where`: finding the n-th row that matches it could take hours."""
+    return split_key(session, every_row(table), parts, step)
+
+
+def bisect(dive: Callable[[int, int], int], low: int, high: int, parts: int) -> list[int]:
+    """Inner edges that cut (low, high] into `parts` with equal shares of what `dive` counts."""
+    if parts <= 1 or high - low < parts:
+        return []
+    left = parts // 2
+    middle = _share(dive, low, high, left / parts)
+    if not low < middle < high:
+        return []
+    return [*bisect(dive, low, middle, left), middle, *bisect(dive, middle, high, parts - left)]
+
+
+def _share(dive: Callable[[int, int], int], low: int, high: int, share: float) -> int:
+    """Where the given share of (low, high] ends."""
+    total = dive(low, high)
+    a, b = low, high
+    guess = low + round((high - low) * share)
+    for _ in range(DIVES):
+        if total == 0 or not a < guess < b:
+            break
+        # Measure both sides, so that a dive's constant error cancels out.
+        below, above = dive(low, guess), dive(guess, high)
+        found = below / max(1, below + above)
+        if abs(found - share) <= TOLERANCE * max(share, 1 - share):
+            break
+        if found < share:
+            a = guess
+        else:
+            b = guess
+        guess = a + (b - a) // 2
+    return guess
+
+
+def _places(table: Table) -> list[str]:
+    """A row's position as texts."""
+    columns = [table.column(c) for c in table.order]
+    plain = sql.NUMERIC | sql.NUMBERED | TEMPORAL  # HEX would round a DECIMAL
+    return [sql.expression(c) if c.data_type in plain else f"HEX({sql.expression(c)})" for c in columns]
+
+
+def _sum(
+    session: Session, table: Table, hashed: str, low: Position | None, high: Position | None
+) -> tuple[int, str]:
+    """The number of rows in a range, and the sum of their hashes."""
+    [(rows, total)] = session.rows(
+        f"SELECT COUNT(*), SUM({hashed}) FROM {sql.source(table, table.source.cursor_index)}"
+        f"{sql.filtered(table, sql.between(table, table.order, low, high))}"
+    )
+    return int(rows or 0), (total or b"0").decode()
+
+
+def _fingerprint(
+    session: Session, table: Table, cells: Sequence[str], low: Position | None, high: Position, every: bool
+) -> tuple[int, str]:
+    """The number of rows in a range, and a hash of these cells; `every`: also rows outside `where`, told apart."""
+    if every:
+        cells = [*cells, f"{sql.matches(table)} IS TRUE"]
+        table = every_row(table)
+    return _sum(session, table, _STRONG.format(f"CONCAT_WS('/', {', '.join(cells)})"), low, high)
+
+
+def positions(
+    session: Session, table: Table, low: Position | None, high: Position, *, every: bool = False
+) -> tuple[int, str]:
+    """The number of rows in a range, and a fingerprint of their positions; `every`: also of rows outside `where`."""
+    rows, total = _fingerprint(session, table, _places(table), low, high, every)
+    return rows, f"{low}:{high}:{rows}:{total}"
+
+
+def contents(
+    session: Session, table: Table, low: Position | None, high: Position, *, every: bool = False
+) -> str:
+    """A fingerprint of the rows in a range, over all columns; `every`: also of rows outside `where`."""
+    from floodmark.model.types import fields
+
+    cells = [f"IFNULL(CRC32({f.select}), '-')" for f in fields(table)]
+    return _fingerprint(session, table, cells, low, high, every)[1]
+
+
+def outside(session: Session, table: Table, conditions: Sequence[str]) -> str:
+    """A fingerprint of the rows outside `where` that meet the conditions; empty if there are none."""
+    hashed = _STRONG.format(f"CONCAT_WS('/', {', '.join(_places(table))})")
+    found = sql.where([*conditions, f"{sql.matches(table)} IS NOT TRUE"])
+    [(rows, total)] = session.rows(f"SELECT COUNT(*), SUM({hashed}) FROM {sql.source(table)}{found}")
+    return f"{int(rows or 0)}:{total.decode()}" if total else ""
+
+
+@contextmanager
+def _dirty(session: Session) -> Iterator[None]:
+    """Inside, reads see what open transactions have written."""
+    session.rows("SET SESSION TRANSACTION ISOLATION LEVEL READ UNCOMMITTED")
+    try:
+        yield
+    finally:
+        session.rows("SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+
+
+def uncommitted(session: Session, table: Table, low: Position | None, high: Position) -> Value | None:
+    """The lowest cursor in the range that an open transaction has written but not committed, or None."""
+    hashed = _QUICK.format(f"CONCAT_WS('/', {', '.join(_places(table))})")
+    with _dirty(session):
+        rows, written = _sum(session, table, hashed, low, high)
+    if (rows, written) == _sum(session, table, hashed, low, high):
+        return None
+    if rows <= LISTED:
+        return _first_uncommitted(session, table, low, high)
+    with _dirty(session):
+        middle = nth(session, table, table.order, low, high, rows // 2)
+    if middle is None or middle == high:
+        return _first_uncommitted(session, table, low, high)
+    found = uncommitted(session, table, low, middle)
+    return found if found is not None else uncommitted(session, table, middle, high)
+
+
+def _first_uncommitted(session: Session, table: Table, low: Position | None, high: Position) -> Value | None:
+    def listed() -> Counter[Position]:
+        rows = session.rows(
+            f"SELECT {sql.position_columns(table, table.order)} FROM {sql.source(table, table.source.cursor_index)}"
+            f"{sql.filtered(table, sql.between(table, table.order, low, high))}"
+            f" ORDER BY {sql.ordering(table, table.order)}"
+        )
+        return Counter(sql.position_of(table, table.order, row) for row in rows)
+
+    with _dirty(session):
+        before = listed()
+    committed = listed()
+    with _dirty(session):
+        after = listed()
+    # A row that was committed throughout, but moved after the first look, is missing from the last one.
+    return next((p[0] for p in before if min(before[p], after[p]) > committed[p]), None)
+
+
+def next_auto_increment(session: Session, table: Table) -> int | None:
+    """The next value of the auto-increment counter."""
+    text = (session.rows(f"SHOW CREATE TABLE {sql.source(table)}")[0][1] or b"").decode(errors="replace")
+    found = re.search(r"\) ENGINE=\S+ AUTO_INCREMENT=(\d+)", text)
+    return int(found.group(1)) if found else None
+
+
+def shared_value(
+    session: Session, table: Table, name: str, low: Position | None, high: Position | None
+) -> tuple[bool, str | None]:
+    """Whether all rows of (low, high] share one value in a column, and that value as text; None means NULL.
+
+    Only for values that a text represents fully: numbers without an exponent, short texts, times.
+    """
+    column, cell = table.column(name), sql.quote(name)
+    inside = sql.between(table, table.order, low, high)
+
+    def first(*more: str, select: str = "1") -> Sequence[bytes | None] | None:
+        found = session.rows(
+            f"SELECT {select} FROM {sql.source(table)}{sql.filtered(table, [*inside, *more])} LIMIT 1"
+        )
+        return found[0] if found else None
+
+    row = first(select=cell)
+    value = row[0] if row else None
+    if value is None:
+        return first(f"{cell} IS NOT NULL") is None, None
+    if column.data_type in _TEXTS and len(value) <= 1000 and b"\0" not in value:
+        same = f"CAST(CONVERT({cell} USING utf8mb4) AS BINARY) <=> X'{value.hex()}'"
+    elif column.data_type in sql.NUMERIC or (column.data_type in TEMPORAL and b"-00" not in value):
+        same = f"{cell} <=> {sql.literal(column, value.decode())}"
+    else:
+        return False, None
+    if first(f"NOT ({same})") is not None:
+        return False, None
+    return True, value.decode() + ("+00" if column.data_type == "timestamp" else "")

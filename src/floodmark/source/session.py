@@ -1,0 +1,223 @@
+"""Connections to the source: read-only sessions with fixed settings, enforced TLS, and bounded waits.
+
+The driver only logs in (`log_in`). Small results arrive whole, as bytes of MySQL's text protocol; large ones
+arrive as columns. Every failure becomes a Floodmark error here, so no caller sees the driver.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+import time
+from collections.abc import Callable, Generator, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from floodmark.config.load import SourceSpec
+from floodmark.host import ssh as tunnel
+from floodmark.model.errors import TransientError
+from floodmark.model.statements import statement
+from floodmark.source.errors import translated
+from floodmark.source.rows.small import Result
+from floodmark.source.rows.stream import Answer
+from floodmark.source.rows.text import Array, MySQLError
+from floodmark.source.settings import SETTINGS
+
+if TYPE_CHECKING:
+    from floodmark.source.log_in import Link
+
+Row = tuple[bytes | None, ...]
+
+CONNECT_SECONDS = 5
+# Prefix of our statements: identifies them to anyone reading the process list, and to ourselves.
+LABEL = "/* floodmark: "
+
+
+def as_text(cell: bytes | None) -> str:
+    """A cell as text; empty for NULL."""
+    return (cell or b"").decode(errors="replace")
+
+
+class Session:
+    """One connection. Text arrives as UTF-8, TIMESTAMPs in UTC; the server refuses writes."""
+
+    def __init__(
+        self,
+        spec: SourceSpec,
+        *,
+        read_timeout: int = 60,
+        connect_timeout: int = CONNECT_SECONDS,
+        purpose: str = "query",
+        closed: Callable[[], None] = lambda: None,
+        keep: Callable[[Session], bool] = lambda session: False,
+    ) -> None:
+        """`closed` is called at the end, possibly twice.
+
+        `keep` is called when the session's block has ended without an error; it may keep the connection for
+        another block, and then returns True.
+        """
+        self.spec = spec
+        # Offsets of the server's time zones at moments in the past and future, by the zone's name.
+        self.zone_offsets: dict[bytes | None, dict[int, int]] = {}
+        self._once: dict[str, list[Row]] = {}
+        self._keep = keep
+        self.use_for(purpose, closed)
+        self.read_timeout = read_timeout
+        self.opened = time.monotonic()
+        self._answer: Answer | None = None  # to the last statement, if it bypassed the driver
+        self._link: Link = _connect(spec, read_timeout, connect_timeout)
+        # Another thread can't end TLS while this one is reading, but it can shut down the socket underneath.
+        self._wire = socket.socket(fileno=os.dup(self._link.socket.fileno()))
+        try:
+            for statement in SETTINGS:
+                self._ask(statement)
+        except BaseException:
+            self.close()
+            raise
+
+    def use_for(self, purpose: str, closed: Callable[[], None] = lambda: None) -> Session:
+        """The session, for another block of queries."""
+        self._label = f"{LABEL}{purpose.replace('*/', '* /')} */ "
+        self._closed = closed
+        return self
+
+    @property
+    def at_rest(self) -> bool:
+        """Whether the connection waits for a statement: neither side has closed it, and the server has sent nothing."""
+        try:
+            return not self._link.closed and not select.select([self._wire], [], [], 0)[0]
+        except (OSError, ValueError):  # closed by us
+            return False
+
+    @property
+    def connection_id(self) -> int:
+        """The server's id of this connection."""
+        return self._link.number
+
+    def rows(self, sql: str) -> list[Row]:
+        """All rows of a small result; empty for statements without one."""
+        return self._stored(sql).rows
+
+    def rows_within(self, sql: str, seconds: float) -> list[Row] | None:
+        """The same; None if the server keeps silent for that long. Then the connection is closed: the server may never end."""
+        link = self._link.socket
+        link.settimeout(seconds)
+        try:
+            return self.rows(sql)
+        except TransientError:
+            if not self._link.closed:
+                raise
+            return None
+        finally:
+            if not self._link.closed:
+                link.settimeout(self.read_timeout or None)
+
+    def once(self, sql: str) -> list[Row]:
+        """The same for a question whose answer can't change while the connection lives: it is asked only once."""
+        if sql not in self._once:
+            self._once[sql] = self.rows(sql)
+        return self._once[sql]
+
+    def records(self, sql: str) -> list[dict[str, str | None]]:
+        """All rows of a small result, as text by lower-case column name: for results whose columns differ between servers."""
+        found = self._stored(sql)
+        try:
+            names = [name.lower() for name in found.names()]
+        except MySQLError as error:
+            self.close()
+            raise translated(error, self.spec) from error
+        texts = ([None if cell is None else as_text(cell) for cell in row] for row in found.rows)
+        return [dict(zip(names, row, strict=True)) for row in texts]
+
+    def variables(self, sql: str) -> dict[str, str]:
+        """The answer to a SHOW of variables or of status: the values, by their names in lower case."""
+        return {as_text(name).lower(): as_text(value) for name, value in self.rows(sql)}
+
+    def _stored(self, sql: str) -> Result:
+        """A small result as a whole."""
+        with statement("mysql", self._label + sql):
+            return self._ask(sql)
+
+    def _ask(self, sql: str) -> Result:
+        self._answer = None
+        try:
+            return self._link.ask((self._label + sql).encode())
+        except MySQLError as error:
+            raise translated(error, self.spec) from error
+
+    def columns(
+        self, sql: str, size: int, wanted: Sequence[pa.DataType]
+    ) -> Generator[list[Array], None, None]:
+        """The columns of a large result, `size` rows at a time; it was complete only if the iteration ends normally.
+
+        `wanted` holds the types that the columns will become; numbers and times may arrive in theirs already. The session
+        is busy until the end. Closing the generator earlier closes the connection: dropping a half-read result would mean
+        reading it to its end.
+        """
+        answer = self._answer = Answer(self._link.socket, wanted, self.read_timeout)
+        try:
+            answer.ask((self._label + sql).encode())
+            yield from iter(partial(answer.fetch_row, size), [])  # holds no block while the next one arrives
+        except MySQLError as error:
+            if not answer.refused:
+                self.close()
+            raise translated(error, self.spec) from error
+        except BaseException:
+            self.close()
+            raise
+
+    def warnings(self) -> int:
+        """How many warnings the last statement left; for a stream, only after its end."""
+        return self._answer.warnings if self._answer is not None else self._link.warnings
+
+    def abort(self) -> None:
+        """Aborts, from any thread, whatever the connection is waiting for; its caller gets an error."""
+        with suppress(OSError):
+            self._wire.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        """Closes the connection; safe to call twice."""
+        self._link.close()
+        self._wire.close()
+        self._closed()
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        # Whoever gets the session next sets another `closed`, perhaps before this one was called.
+        closed, self._closed = self._closed, lambda: None
+        try:
+            half_read = self._answer is not None and not self._answer.ended
+            if error[0] is not None or half_read or not self._keep(self):
+                self.close()
+        finally:
+            closed()
+
+
+# ---------------------------------------------------------------- connecting
+
+
+def _connect(spec: SourceSpec, read_timeout: int, connect_timeout: int) -> Link:
+    from floodmark.source.log_in import opened  # imports the driver, so only when connecting
+
+    def at(address: tuple[str, int] | str) -> Link:
+        try:
+            return opened(spec, address, read_timeout, connect_timeout)
+        except MySQLError as error:
+            raise translated(error, spec) from error
+
+    if spec.ssh is None:
+        return at(spec.socket or (spec.host, spec.port))
+    port = tunnel.local_port(spec.ssh, spec.host, spec.port)
+    try:
+        return at(("127.0.0.1", port))
+    except TransientError as error:
+        # The tunnel's local end always answers; only ssh knows what happened on the rest of the way.
+        if (why := tunnel.complaint(spec.ssh, spec.host, spec.port)) is not None:
+            raise why from error
+        raise

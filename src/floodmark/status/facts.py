@@ -1,0 +1,273 @@
+"""What the store knows, for metrics, alerts and the dashboard. Read-only; never queries MySQL or the warehouse.
+
+A listing shows what has changed since the last look, and only that is fetched. So a look costs one LIST for each
+thousand objects of a kind, and one GET for each that changed.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from functools import partial
+from typing import Generic, TypeVar
+from urllib.parse import unquote
+
+from floodmark.log.lease import LeaseNote, lives
+from floodmark.log.outcomes import RunOutcome, Scrub, parse_run
+from floodmark.log.publish import glance
+from floodmark.log.recovery.recover import RECORDS, Recovery
+from floodmark.log.status import (
+    DAYS,
+    LIVE,
+    TABLES,
+    Day,
+    Killed,
+    LastVerify,
+    Live,
+    Month,
+    TableStatus,
+    earlier_kinds,
+    joined,
+    merged,
+    parse,
+)
+from floodmark.model.secrets import masked
+from floodmark.model.times import compact
+from floodmark.status.health import DEFAULT_LIMIT, Mark, TableFacts, mark_of
+from floodmark.store.store import Store
+
+READERS = 32
+WATERMARKS = "watermark/tables/"
+COPIES = "watermark/backups/"
+LEASES = "leases/"
+RUNS = "runs/"
+# How often the copies are counted: there may be many, and their size is never urgent.
+COPIES_EVERY = 600.0
+RUNS_BACK = timedelta(days=7)
+RUNS_AGAIN = timedelta(days=1)  # a run is named after its start and written at its end
+MOST_RUNS = 400
+MOST_RUN_BYTES = 64 << 20
+
+T = TypeVar("T")
+Limit = Callable[[str], float]  # how far each table may be behind its source
+
+
+@dataclass
+class Kept(Generic[T]):
+    """The objects below one prefix, each read again only when it has changed."""
+
+    prefix: str
+    read: Callable[
+        [str, bytes | None], T | None
+    ]  # from the object's name, without the extension, and its bytes
+    known: dict[str, tuple[object, T | None]] = field(default_factory=dict)
+
+    def look(self, store: Store, pool: ThreadPoolExecutor) -> None:
+        """Reads what has changed; all or nothing."""
+        listed = {
+            o.path: (o.etag, o.bytes, o.modified) for o in store.list(self.prefix) if o.path.endswith(".json")
+        }
+        self._take(
+            store, pool, [p for p, sign in listed.items() if self.known.get(p, (None,))[0] != sign], listed
+        )
+
+    def _take(
+        self, store: Store, pool: ThreadPoolExecutor, stale: Sequence[str], listed: Mapping[str, object]
+    ) -> None:
+        fresh = dict(zip(stale, pool.map(partial(self._value, store), stale), strict=True))
+        self.known = {
+            path: (sign, fresh[path] if path in fresh else self.known[path][1])
+            for path, sign in listed.items()
+        }
+
+    def _value(self, store: Store, path: str) -> T | None:
+        data = store.get(path)
+        try:
+            return self.read(self._name(path), data)
+        except (ValueError, OverflowError):  # numbers that none has
+            return None
+
+    def _name(self, path: str) -> str:
+        return unquote(path.removeprefix(self.prefix).removesuffix(".json"))
+
+    def items(self) -> dict[str, T | None]:
+        """The values by their objects' names; None: damaged."""
+        return {self._name(path): value for path, (_, value) in self.known.items()}
+
+    def values(self) -> list[T]:
+        """The values that could be read, by path."""
+        return [value for _, (_, value) in sorted(self.known.items()) if value is not None]
+
+
+@dataclass
+class KeptRuns(Kept[RunOutcome]):
+    """The newest runs' reports, which never change once they are there."""
+
+    def look_back(self, store: Store, pool: ThreadPoolExecutor, now: datetime) -> None:
+        """Reads those that are new."""
+        back = RUNS_AGAIN if self.known else RUNS_BACK
+        new: list[str] = []
+        size = 0
+        for one in reversed(list(store.list(RUNS, start_after=f"{RUNS}{compact(now - back)}"))):
+            size += one.bytes
+            if one.path not in self.known and len(new) < MOST_RUNS and size <= MOST_RUN_BYTES:
+                new.append(one.path)
+        newest = sorted({*self.known, *new})[-MOST_RUNS:]
+        self._take(store, pool, [path for path in new if path in newest], dict.fromkeys(newest))
+
+
+def _status(scrub: Scrub, name: str, data: bytes | None) -> TableStatus | None:
+    found = parse(TableStatus, data, name)
+    return found.masked(scrub) if found else None
+
+
+def _mark(scrub: Scrub, name: str, data: bytes | None) -> Mark | None:
+    found = glance(data, name) if "." in name else None  # the older tool's names have no dot
+    if found is None:
+        return None
+    mark = mark_of(found.checkpoint, found.saved)
+    error = masked(mark.error, scrub)
+    return replace(mark, error=error, document={**mark.document, "last_error": error})
+
+
+class StoreFacts:
+    """The facts of one store, kept from look to look, without secrets. May be used from several threads."""
+
+    def __init__(self, store: Store, limit: Limit = lambda table: DEFAULT_LIMIT, scrub: Scrub = str) -> None:
+        self.store = store
+        self.limit = limit
+        self._lock = threading.RLock()
+        self._marks = Kept(WATERMARKS, partial(_mark, scrub))
+        self._scrub = scrub
+        self._statuses = Kept(TABLES, partial(_status, scrub))
+        self._checks = Kept("status/checks/", lambda name, data: parse(TableStatus, data, name))
+        self._verifies = Kept("status/verify/", lambda name, data: parse(LastVerify, data, name))
+        self._leases = Kept(LEASES, lambda name, data: parse(LeaseNote, data, name))
+        self._live = Kept(LIVE, lambda name, data: parse(Live, data, name))
+        self._current = [self._marks.look, self._look_at_statuses, self._leases.look, self._live.look]
+        self._recoveries = Kept(RECORDS, lambda name, data: parse(Recovery, data))
+        self._runs = KeptRuns(RUNS, lambda name, data: parse_run(data, scrub))
+        self._months: dict[str, Kept[Month]] = {}
+        self._copies: tuple[float, int] | None = None
+
+    def _look(self, *looks: Callable[[Store, ThreadPoolExecutor], None]) -> None:
+        """All of them side by side; raises a FloodmarkError when the store can't be read."""
+        with ThreadPoolExecutor(READERS, thread_name_prefix="look") as pool:
+            begun = [pool.submit(look, self.store, pool) for look in looks]
+            wait(begun)  # all of them, also when one fails: the next look must not overtake it
+        for done in begun:
+            done.result()
+
+    def tables(self) -> tuple[TableFacts, ...]:
+        """Every table, by name."""
+        with self._lock:
+            self._look(*self._current)
+            return self._known()
+
+    def _look_at_statuses(self, store: Store, pool: ThreadPoolExecutor) -> None:
+        """Also at those that version 0.1.0 has left, until the next run of each table replaces them."""
+        self._statuses.look(store, pool)
+        kinds = earlier_kinds(store)
+        for kind, kept in (("checks", self._checks), ("verify", self._verifies)):
+            if kind in kinds or kept.known:
+                kept.look(store, pool)
+
+    def _known_statuses(self) -> dict[str, TableStatus | None]:
+        checks, verifies = self._checks.items(), self._verifies.items()
+        found: dict[str, TableStatus | None] = {}
+        for name in {*checks, *verifies}:
+            status = joined(name, checks.get(name), verifies.get(name))
+            found[name] = status.masked(self._scrub) if status else None
+        return {**found, **self._statuses.items()}
+
+    def _known(self) -> tuple[TableFacts, ...]:
+        marks, statuses = self._marks.items(), self._known_statuses()
+        leases, live = self._leases.items(), self._live.items()
+        found = []
+        # The older tool kept its watermarks in the same place, under names without a dot.
+        for name in sorted({*(name for name in marks if "." in name), *statuses}):
+            lease = leases.get(name)
+            lease = lease if lease is not None and lives(lease) else None
+            now = live.get(name) if lease is not None else None
+            now = now if now is not None and lease is not None and now.run == lease.run else None
+            mark = marks.get(name)
+            damaged, running = name in marks and mark is None, lease is not None
+            found.append(TableFacts(name, mark, statuses.get(name), damaged, running, lease, now))
+        return tuple(found)
+
+    def history(self, now: datetime) -> tuple[tuple[TableFacts, ...], Past]:
+        """Every table, and what happened to them: the runs of the last days, and the days of this month and the last."""
+        months = {f"{day:%Y%m}" for day in (now, now.replace(day=1) - timedelta(days=1))}
+        with self._lock:
+            self._months = {
+                name: self._months.get(name)
+                or Kept(f"{DAYS}{name}/", lambda name, data: parse(Month, data, name))
+                for name in sorted(months)
+            }
+            self._look(
+                lambda store, pool: self._runs.look_back(store, pool, now),
+                *self._current,
+                *(kept.look for kept in self._months.values()),
+            )
+            tables = self._known()
+            return tables, Past(tuple(reversed(self._runs.values())), self._days(tables), tuple(self._dead()))
+
+    def _days(self, tables: Iterable[TableFacts]) -> dict[str, tuple[Day, ...]]:
+        days: dict[str, tuple[Day, ...]] = {}
+        for month in (month for kept in self._months.values() for month in kept.values()):
+            days[month.table_name] = (*days.get(month.table_name, ()), *month.days)
+        for table in tables:
+            # Today's idle runs are in the status until a run that did something adds them.
+            if table.status is not None and table.status.today is not None:
+                days[table.table] = merged((*days.get(table.table, ()), table.status.today))
+        return days
+
+    def _dead(self) -> Iterable[tuple[str, Killed]]:
+        """Runs that were killed, by their leases, and how far they had got."""
+        live = self._live.items()
+        for name, note in self._leases.items().items():
+            if note is not None and not note.released and not lives(note):
+                last = live.get(name)
+                stage, rows = (last.stage, last.rows) if last and last.run == note.run else (None, 0)
+                yield name, Killed(note.run, None, note.expires_at, note.owner.host, stage=stage, rows=rows)
+
+    def look(self) -> AllFacts:
+        """Every table, the recoveries on record, and the copies."""
+        with self._lock:
+            self._look(self._recoveries.look, *self._current)
+            recoveries = sorted(self._recoveries.values(), key=lambda one: one.at)
+            return AllFacts(self._known(), tuple(recoveries), self._copies_bytes(), self.limit)
+
+    def _copies_bytes(self) -> int:
+        now = time.monotonic()
+        if self._copies is None or now - self._copies[0] > COPIES_EVERY:
+            self._copies = now, sum(o.bytes for o in self.store.list(COPIES))
+        return self._copies[1]
+
+    @property
+    def published(self) -> frozenset[tuple[str, object]]:
+        """What identifies the published watermarks: it changes whenever one of them does."""
+        return frozenset((path, sign) for path, (sign, _) in self._marks.known.items())
+
+
+@dataclass(frozen=True)
+class AllFacts:
+    """All tables, by name, and what belongs to no table."""
+
+    tables: tuple[TableFacts, ...] = ()
+    recoveries: tuple[Recovery, ...] = ()  # of the last 30 days, oldest first
+    copies_bytes: int = 0  # of the daily and session copies
+    limit: Limit = field(default=lambda table: DEFAULT_LIMIT, compare=False)
+
+
+@dataclass(frozen=True)
+class Past:
+    """What happened to the tables."""
+
+    runs: tuple[RunOutcome, ...] = ()  # newest first
+    days: dict[str, tuple[Day, ...]] = field(default_factory=dict)
+    killed: tuple[tuple[str, Killed], ...] = ()  # runs that nobody has taken over from yet, by table

@@ -1,0 +1,420 @@
+"""The object store: get, create, put, list, delete over S3, an S3-compatible server or a local folder.
+
+Owns the translation of the S3 client's errors. The invariant: `create` returns True only if this call wrote
+the object, False only if the server said that it exists, and raises NoAnswer whenever the outcome is unknown.
+An object counts as absent only if the server said so in S3's own terms.
+"""
+
+from __future__ import annotations
+
+import os
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import timedelta
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+from uuid import uuid4
+
+import obstore
+from obstore.exceptions import AlreadyExistsError, BaseError, PreconditionError
+from obstore.store import S3Store
+
+from floodmark.config.load import StoreSpec
+from floodmark.host.together import Recent
+from floodmark.model.errors import DataError, NoAnswer
+from floodmark.store import folder
+from floodmark.store.credentials import signing_keys
+from floodmark.store.folder import NO_DOCUMENT, PARTS, Folder, Object
+from floodmark.store.overlay import Objects, Overlay
+from floodmark.store.places import Place
+from floodmark.store.s3_errors import Answer, absent, translate
+
+if TYPE_CHECKING:
+    from obstore import GetOptions
+    from obstore.store import ClientConfig, RetryConfig
+
+A = TypeVar("A")
+R = TypeVar("R")
+
+__all__ = ["MOST_COMMIT", "MOST_COPY", "NO_DOCUMENT", "Object", "Store", "encode"]
+
+# An unreachable endpoint fails within about ten seconds, a silent one within twenty.
+_CLIENT: ClientConfig = {
+    "allow_http": True,
+    "connect_timeout": timedelta(seconds=3),
+    "read_timeout": timedelta(seconds=20),
+    "timeout": timedelta(minutes=15),
+}
+_RETRY: RetryConfig = {
+    "max_retries": 10,
+    "retry_timeout": timedelta(seconds=8),
+    "backoff": {"init_backoff": timedelta(milliseconds=100), "max_backoff": timedelta(seconds=2), "base": 2},
+}
+_PART_BYTES = 8 << 20
+# Requests at a time for callers that have several.
+_AT_ONCE = 16
+# A folder with more objects than this takes more than one request to list.
+_ONE_LIST = 999
+# Most bytes to read into memory, far above what Floodmark writes: a claim with 800,000 slices has 32 MiB, and
+# a copy of the watermark holds the claim twice. Someone with write access to the store must not be able to
+# fill a reader's memory.
+MOST_COMMIT = 32 << 20
+MOST_COPY = 80 << 20
+_MOST_BYTES = (
+    ("commits/", MOST_COMMIT),
+    ("pipeline.json", 1 << 20),
+    ("leases/", 1 << 20),
+    ("status/", 8 << 20),
+    ("watermark/last_run", 1 << 20),
+    ("watermark/recoveries/", 1 << 20),
+)
+
+
+def encode(name: str) -> str:
+    """A name as part of an object's path: all but `A-Za-z0-9_$.-` percent-encoded as UTF-8."""
+    return "".join(chr(b) if chr(b) in _PLAIN else f"%{b:02X}" for b in name.encode())
+
+
+_PLAIN = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_$.-")
+
+
+def file_folders(table_name: str) -> tuple[str, str]:
+    """The folders of a table's files: of its rows, and of its keys, which earlier versions kept among the rows."""
+    return f"data/{encode(table_name)}/", f"keys/{encode(table_name)}/"
+
+
+class Store:
+    """The objects below one prefix. Opening it makes no request; safe to share between threads."""
+
+    def __init__(self, spec: StoreSpec) -> None:
+        self.spec = spec
+        self._at: Objects = _Bucket(spec) if spec.url.startswith("s3://") else Folder(Path(spec.url))
+        self._recent = Recent()
+        self.places = tuple(Place(Store(each.store), each.log) for each in spec.copies_to)
+
+    def after_losing(self, lost: Callable[[str], bool], places: Sequence[int] = ()) -> Store:
+        """The store as it would be without the `lost` objects, and with only these of its additional places.
+
+        Writes to it stay in memory; neither the store nor a place changes.
+        """
+        other = Store(replace(self.spec, copies_to=()))
+        other._at = Overlay(self._at, lost)
+        other.places = tuple(
+            Place(self.places[n].store.after_losing(lambda path: False), self.places[n].with_log)
+            for n in places
+        )
+        return other
+
+    def exists(self) -> bool:
+        """Whether there is a place to write to. Makes no request: a bucket is taken to be there, a folder may not be."""
+        return self.spec.url.startswith("s3://") or Path(self.spec.url).is_dir()
+
+    def get(self, path: str, most: int | None = None) -> bytes | None:
+        """The whole object, or None if it doesn't exist.
+
+        An object with more than `most` bytes (default: the limit for its kind) is not read; the result is
+        NO_DOCUMENT.
+        """
+        return self._at.get(_checked(path), _most(path) if most is None else most)
+
+    def get_recent(self, path: str, old: float) -> bytes | None:
+        """The whole object; that it doesn't exist may be `old` seconds old (see `lacked`)."""
+        return None if self.lacked(path, old) else self.get(path)
+
+    def tagged(self, path: str, old: float = 0.0) -> tuple[bytes | None, str | None]:
+        """The whole object and its tag for `swap`; that it doesn't exist may be `old` seconds old (see `lacked`)."""
+        return (None, None) if self.lacked(path, old) else self._at.tagged(_checked(path), _most(path))
+
+    def swap(self, path: str, data: bytes, tag: str | None) -> bool:
+        """Replaces the object that has this tag, or creates it (None); False: someone else has written it since."""
+        return self._at.swap(path, data, tag) if tag is not None else self.create(path, data)
+
+    def create(self, path: str, data: bytes) -> bool:
+        """Creates the object if there is none; False: there is one, perhaps from an earlier attempt of ours.
+
+        Raises NoAnswer if the object may or may not have been written.
+        """
+        return self._at.create(_checked(path), data)
+
+    def put(self, path: str, data: bytes | bytearray | memoryview | Path) -> str | None:
+        """Writes or replaces the object (from a file if it's a Path), all or nothing; returns any ETag."""
+        return self._at.put(_checked(path), data)
+
+    def list(self, prefix: str, start_after: str | None = None) -> Iterator[Object]:
+        """The objects whose path begins with the prefix, sorted by path; `data/t/` never shows `data/t_old/`.
+
+        `start_after` skips paths up to and including it, and is only for folders without subfolders: servers
+        disagree on how those sort. With it, nothing beyond the prefix is requested.
+        """
+        parent = prefix[: prefix.rfind("/") + 1]
+        if parent:
+            _checked(parent[:-1])
+        after = start_after or ""
+        found = self._at.list(parent, after, prefix)
+        chosen = [item for item in found if item.path.startswith(prefix) and item.path > after]
+        yield from sorted(chosen, key=lambda item: item.path)
+
+    def folders(self, prefix: str) -> tuple[str, ...]:
+        """The names of the immediate subfolders (of `commits/`, say), sorted; cheap however full they are."""
+        return self.folders_of(prefix)[0]
+
+    def folders_of(self, *prefixes: str, old: float = 0.0) -> tuple[tuple[str, ...], ...]:
+        """The same for several folders, listed one after the other, or as they were at most `old` seconds ago."""
+        for prefix in prefixes:
+            _checked(prefix.removesuffix("/"))
+
+        def names() -> tuple[tuple[str, ...], ...]:
+            return tuple(tuple(sorted(self._at.folders(prefix))) for prefix in prefixes)
+
+        return self._recent.ask(prefixes, old, names)
+
+    def lacked(self, start: str, old: float) -> bool:
+        """Whether, at most `old` seconds ago, no object's path began like this; False if that is not known.
+
+        For several callers with paths in one folder, which has no subfolders: they share a list of it.
+        """
+        if old <= 0:
+            return False
+        folder = _checked(start).rpartition("/")[0] + "/"
+        paths = self._recent.ask(folder, old, lambda: _paths(self._at, folder))
+        if paths is None:
+            return False
+        at = bisect_left(paths, start)
+        return at == len(paths) or not paths[at].startswith(start)
+
+    def end(self, path: str, size: int) -> tuple[int, bytes, str | None] | None:
+        """The object's size, its last bytes and its ETag; None if it doesn't exist."""
+        return self._at.end(_checked(path), size)
+
+    def delete(self, paths: Iterable[str]) -> None:
+        """Deletes the objects; missing ones are no error."""
+        if batch := [_checked(path) for path in paths]:
+            self._at.delete(batch)
+
+    def each(self, act: Callable[[A], R], items: Sequence[A]) -> tuple[R, ...]:
+        """The results of `act` for each item, side by side: in this thread and in others, which end with the call.
+
+        After an error, nothing more is begun.
+        """
+        with ThreadPoolExecutor(min(_AT_ONCE, max(1, len(items) - 1)), thread_name_prefix="store") as pool:
+            others = [pool.submit(act, item) for item in items[1:]]
+            try:
+                return (*map(act, items[:1]), *(one.result() for one in others))
+            except BaseException:
+                pool.shutdown(wait=False, cancel_futures=True)
+                raise
+
+    def versioned(self, path: str) -> bool:
+        """Whether the bucket keeps deleted objects as old versions, judged by one of its objects."""
+        return self._at.versioned(_checked(path)) if isinstance(self._at, _Bucket) else False
+
+    def uri(self, path: str) -> str:
+        """The object's full address, `s3://…` or `file:///…`."""
+        return self._at.uri(path)
+
+    def local(self, path: str) -> Path | None:
+        """The object's path on disk, if the store is a folder."""
+        return self._at.root / _checked(path) if isinstance(self._at, Folder) else None
+
+    def download(self, path: str, to: Path, most: int | None = None) -> None:
+        """Copies the object to a file that appears whole or not at all; raises DataError if it doesn't exist.
+
+        If it has more than `most` bytes, the copy stops just past that.
+        """
+        chunks = self._at.stream(_checked(path))
+        if chunks is None:
+            raise DataError(
+                f"{self.uri(path)} is not in the store", hint="put it back, or read the table again"
+            )
+        part = to.with_name(f"{to.name}.{uuid4().hex[:8]}.part")
+        try:
+            with part.open("wb") as file:
+                for chunk in chunks:
+                    file.write(chunk)
+                    if most is not None and file.tell() > most:
+                        break
+            os.replace(part, to)
+        except OSError as error:
+            raise folder.translate(error, "write to", str(to.parent)) from None
+        finally:
+            part.unlink(missing_ok=True)
+
+
+def _paths(objects: Objects, folder: str) -> list[str] | None:
+    """The paths in a folder, sorted; None if they are too many for one list."""
+    found = [item.path for item in islice(objects.list(folder, "", folder), _ONE_LIST + 1)]
+    return sorted(found) if len(found) <= _ONE_LIST else None
+
+
+def _most(path: str) -> int:
+    """The maximum size in bytes of a document at this path."""
+    return next((most for prefix, most in _MOST_BYTES if path.startswith(prefix)), MOST_COPY)
+
+
+def _checked(path: str) -> str:
+    parts = path.split("/")
+    if any(part in ("", ".", "..") for part in parts) or parts[0] == PARTS:
+        # Such a path can only come from a document that someone else has written.
+        raise DataError(f"{path[:200]!r} is not the path of an object below the store's prefix")
+    return path
+
+
+class _Bucket:
+    """The objects below one prefix of an S3 bucket."""
+
+    def __init__(self, spec: StoreSpec) -> None:
+        self.bucket, _, prefix = spec.url.removeprefix("s3://").partition("/")
+        self.prefix = prefix.strip("/")
+        self._server = spec.endpoint or "S3"
+        self._seen = spec.endpoint is None  # AWS itself refuses a write to a bucket that doesn't exist
+        settings: dict[str, Any] = {}
+        if spec.region:
+            settings["region"] = spec.region
+        if spec.endpoint:
+            # Both, explicitly: the environment's AWS_ENDPOINT_URL_S3 would override `endpoint`.
+            endpoint = spec.endpoint.rstrip("/")
+            settings |= {
+                "endpoint": endpoint,
+                "aws_endpoint_url_s3": endpoint,
+                "virtual_hosted_style_request": False,
+            }
+        keys = signing_keys(spec)
+        if keys is not None:
+            # Not as settings: a session token in the environment would be combined with them.
+            settings |= {"credential_provider": keys, "skip_signature": False}
+        with self._errors("open"):
+            self._store = S3Store(
+                self.bucket,
+                prefix=self.prefix or None,
+                client_options=_CLIENT,
+                retry_config=_RETRY,
+                **settings,
+            )
+
+    def get(self, path: str, most: int) -> bytes | None:
+        return self.tagged(path, most)[0]
+
+    def tagged(self, path: str, most: int) -> tuple[bytes | None, str | None]:
+        with self._errors("read"):
+            answer = self._answer(path)
+            self._seen = True
+            if answer is None:
+                return None, None
+            data = NO_DOCUMENT if answer.meta["size"] > most else answer.bytes().to_bytes()
+            return data, answer.meta["e_tag"]
+
+    def uri(self, path: str) -> str:
+        return "/".join(part for part in (f"s3://{self.bucket}", self.prefix, path) if part)
+
+    def end(self, path: str, size: int) -> tuple[int, bytes, str | None] | None:
+        with self._errors("read"):
+            answer = self._answer(path, {"range": {"suffix": size}})
+            return (
+                None
+                if answer is None
+                else (answer.meta["size"], answer.bytes().to_bytes(), answer.meta["e_tag"])
+            )
+
+    def create(self, path: str, data: bytes) -> bool:
+        self._must_exist()
+        with self._errors("write", unsure=True):
+            try:
+                obstore.put(self._store, path, data, mode="create")
+            except AlreadyExistsError as error:
+                # 409 doesn't mean "exists" but "another write is under way, try again"; the client conflates
+                # the two.
+                if Answer(error).status == 409:
+                    raise NoAnswer(
+                        f"{self._server} was busy with another write of {path}", hint="run again"
+                    ) from None
+                return False
+            return True
+
+    def put(self, path: str, data: bytes | bytearray | memoryview | Path) -> str | None:
+        self._must_exist()
+        body = data if isinstance(data, Path | bytes) else memoryview(data).cast("B")
+        with self._errors("write"):
+            return obstore.put(self._store, path, body, chunk_size=_PART_BYTES, max_concurrency=4)["e_tag"]
+
+    def swap(self, path: str, data: bytes, tag: str) -> bool:
+        with self._errors("write"):
+            try:
+                obstore.put(self._store, path, data, mode={"e_tag": tag})
+            except BaseError as error:
+                if Answer(error).status == 501:  # a server without conditional writes
+                    obstore.put(self._store, path, data)
+                elif isinstance(error, PreconditionError) or Answer(error).status in (409, 412):
+                    return False
+                else:
+                    raise
+            return True
+
+    def list(self, parent: str, after: str, prefix: str) -> Iterator[Object]:
+        with self._errors("list"):
+            pages = obstore.list(self._store, parent or None, offset=after or None, chunk_size=1000)
+            for page in pages:
+                for item in page:
+                    yield Object(item["path"], item["size"], item["last_modified"], item["e_tag"])
+                # Without subfolders all servers sort alike, so everything that follows is beyond the prefix,
+                # too.
+                if after and page and page[-1]["path"] > prefix and not page[-1]["path"].startswith(prefix):
+                    break
+        self._seen = True
+
+    def folders(self, prefix: str) -> Iterator[str]:
+        with self._errors("list"):
+            found = obstore.list_with_delimiter(self._store, prefix)["common_prefixes"]
+        self._seen = True
+        yield from (path.rstrip("/").rpartition("/")[2] for path in found)
+
+    def delete(self, paths: Sequence[str]) -> None:
+        self._must_exist()
+        with self._errors("delete from"):
+            try:
+                obstore.delete(self._store, paths)
+            except FileNotFoundError as error:
+                if not absent(error):
+                    raise
+
+    def versioned(self, path: str) -> bool:
+        with self._errors("read"):
+            try:
+                return obstore.head(self._store, path)["version"] not in (None, "null")
+            except FileNotFoundError:  # a HEAD request has no body that would say more
+                return False
+
+    def stream(self, path: str) -> Iterator[bytes] | None:
+        with self._errors("read"):
+            answer = self._answer(path)
+            return None if answer is None else self._chunks(answer)
+
+    def _answer(self, path: str, options: GetOptions | None = None) -> obstore.GetResult | None:
+        """The server's answer; None if it says that there is no such object."""
+        try:
+            return obstore.get(self._store, path, options=options)
+        except FileNotFoundError as error:
+            if absent(error):
+                return None
+            raise
+
+    def _chunks(self, answer: obstore.GetResult) -> Iterator[bytes]:
+        with self._errors("read"):
+            for chunk in answer.stream(min_chunk_size=_PART_BYTES):
+                yield bytes(chunk)
+
+    def _must_exist(self) -> None:
+        """Checks before the first write that the bucket exists: some servers silently create one."""
+        if not self._seen:
+            self.get("pipeline.json", MOST_COPY)
+
+    @contextmanager
+    def _errors(self, verb: str, unsure: bool = False) -> Iterator[None]:
+        try:
+            yield
+        except (BaseError, FileNotFoundError, ValueError) as error:
+            # Without the cause: its text may quote a session token from the request.
+            raise translate(Answer(error), verb, self._server, self.bucket, unsure) from None
