@@ -18,11 +18,10 @@ from floodmark.model.errors import FloodmarkError
 from floodmark.model.events import Emit, Noted, Waiting
 from floodmark.model.origin import UNKNOWN_SOURCE
 from floodmark.model.table import Table
-from floodmark.source.connections import Throttle
+from floodmark.source.connections import SharedLooks, Throttle
+from floodmark.source.identity import Sources, end_read, session_on
+from floodmark.source.server import first_server
 from floodmark.source.session import Session
-from floodmark.source.shared_looks import SharedLooks
-from floodmark.source.sources import Sources, end_read, session_on
-from floodmark.source.trust import first_server
 from floodmark.spark.context import Spark
 from floodmark.spark.job import Job
 from floodmark.spark.on_demand import WarmSpark

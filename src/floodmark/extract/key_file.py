@@ -15,7 +15,7 @@ from floodmark.model.position import Key, Value
 from floodmark.model.table import Column, Table
 from floodmark.model.times import stamp
 from floodmark.model.types import fields, schema_of
-from floodmark.source.convert import to_arrow
+from floodmark.source.read import to_arrow
 from floodmark.source.sql import BINARY
 from floodmark.store.store import Store, file_folders
 

@@ -15,8 +15,8 @@ from floodmark.extract.task import SliceJob, SliceResult, read_slice
 from floodmark.model.table import Table
 from floodmark.model.window import Slice
 from floodmark.source.one_moment import at_moment, hold, open_snapshot
+from floodmark.source.server import server_of
 from floodmark.source.session import Session
-from floodmark.source.trust import server_of
 from floodmark.spark.job import Relay
 from floodmark.spark.meeting import Guest, Invitation
 

@@ -31,9 +31,9 @@ from floodmark.model.types import LONG, READ_FIELD, fields, file_schema, schema_
 from floodmark.model.warehouse import DUCKDB, Capabilities
 from floodmark.model.window import Slice
 from floodmark.source.connections import usable
+from floodmark.source.identity import end_read, session_on
 from floodmark.source.read import Batches
 from floodmark.source.session import Session
-from floodmark.source.sources import end_read, session_on
 from floodmark.source.sql import outside, selects
 from floodmark.spark.job import Relay
 from floodmark.store.store import Store, file_folders

@@ -21,7 +21,7 @@ from floodmark.model.times import shifted, temporal
 from floodmark.model.zones import FUTURE_SLACK, Zone
 from floodmark.source.open_work import OpenWork
 from floodmark.source.ranges import every_row
-from floodmark.source.trust import Trust
+from floodmark.source.server import Trust
 
 # If the source's own clock writes the cursor, and all open work is visible and there is none, rows are final
 # as soon as their tick is over. This margin covers a clock that steps back by less than we can detect.

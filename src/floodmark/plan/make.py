@@ -32,12 +32,12 @@ from floodmark.plan.wait import Source, clocked, settle
 from floodmark.plan.window import COUNT_EXACTLY_BELOW, Chosen, Size
 from floodmark.source import one_moment, open_work, sql
 from floodmark.source import ranges as edges
+from floodmark.source.connections import SharedLooks
 from floodmark.source.describe import Discovered
 from floodmark.source.errors import as_discovered
+from floodmark.source.identity import source_id
+from floodmark.source.server import Trust
 from floodmark.source.session import Session
-from floodmark.source.shared_looks import SharedLooks
-from floodmark.source.sources import source_id
-from floodmark.source.trust import Trust
 
 log = logging.getLogger("floodmark")
 

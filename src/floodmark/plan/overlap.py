@@ -18,7 +18,7 @@ from floodmark.model.times import shifted, temporal
 from floodmark.model.window import Slice
 from floodmark.model.zones import FUTURE_SLACK
 from floodmark.plan.bound import Reading, Settled
-from floodmark.source.trust import ClusterKind
+from floodmark.source.server import ClusterKind
 
 # How many ids are read again if the source can't tell which transactions are open.
 ID_OVERLAP = 10_000

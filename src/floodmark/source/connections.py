@@ -1,11 +1,12 @@
-"""The load that one run puts on the source: a limit on connections, and a pause while the server is busy.
+"""What the tables and tasks of one run share of the source: its connections, and what they have found out about it.
 
-All tables and tasks of a run share one throttle. It can't deadlock a run: nothing waits long for a connection
-unless a task is running, and a pause that takes too long ends the run like an unreachable service.
+One throttle limits connections, and pauses while the server is busy. It can't deadlock a run: nothing waits long for a
+connection unless a task is running, and a pause that takes too long ends the run like an unreachable service.
 """
 
 from __future__ import annotations
 
+import math
 import sys
 import threading
 import time
@@ -15,8 +16,11 @@ from contextlib import contextmanager, suppress
 from floodmark.config.load import PauseWhen, SourceSpec
 from floodmark.host.together import Recent
 from floodmark.model.errors import ConfigError, Interrupted, TransientError
+from floodmark.model.table import Table
 from floodmark.model.text import duration
-from floodmark.source.server_load import replica_lag, threads_running
+from floodmark.source import identity, open_work, time_zones
+from floodmark.source.open_work import OpenWork, Sight
+from floodmark.source.server import Trust, replica_lag, threads_running, trust_in
 from floodmark.source.session import Session
 
 # Seconds between checks whether the server is busy.
@@ -216,3 +220,46 @@ class Throttle:
 def usable(session: Session) -> bool:
     """Whether another table may use a session."""
     return time.monotonic() - session.opened < KEPT and session.at_rest
+
+
+# InnoDB renews its list of transactions once it has not been read for 0.1 s.
+RENEWED = 0.105
+# Seconds for which a server's role (a replica, a member of a cluster) is cached.
+TRUSTED = 5.0
+
+
+class SharedLooks:
+    """One run's looks at one server. All methods may be called from any thread."""
+
+    def __init__(self, look: Callable[[Session, Sight], list[OpenWork]] = open_work.all_open_work) -> None:
+        self._look = look
+        self._looked = float("-inf")
+        self._recent = Recent(shares_errors=False)  # an error may be of one table's session
+
+    def trust(self, session: Session) -> Trust:
+        """Whether the server shows every transaction that can still commit; queried once for all tables."""
+        return self._recent.ask("trust", TRUSTED, lambda: trust_in(session))
+
+    def ids(self, session: Session, table: Table) -> bool:
+        """Whether the server tells tables' ids; queried once for all tables, as it may cost a few seconds."""
+        return bool(self._recent.ask("ids", math.inf, lambda: identity.tells_ids(session.spec, table)))
+
+    def zones(self, session: Session) -> tuple[str, ...]:
+        """Time zones of writing sessions, if shown and not the server's; queried once for all tables."""
+        return self._recent.ask("zones", TRUSTED, lambda: time_zones.zones_beside(session) or ())
+
+    def holders(self, session: Session, sight: Sight) -> list[OpenWork]:
+        """All transactions and statements that may still commit a row, oldest first, as of now or later."""
+
+        def renewed() -> None:
+            if sight.process:
+                time.sleep(max(0.0, self._looked + RENEWED - time.monotonic()))
+
+        def look() -> list[OpenWork]:
+            try:
+                return self._look(session, sight)
+            finally:
+                self._looked = time.monotonic()
+
+        # A look already under way may have begun before the caller's other queries.
+        return self._recent.ask("open work", 0.0, look, renewed)

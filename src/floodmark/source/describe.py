@@ -1,4 +1,4 @@
-"""What a table looks like and how to read it: columns, key, cursor, mode, by the contract's rules.
+"""What a table looks like and how to read it: columns, indexes, key, cursor, mode, by the contract's rules.
 
 Everything the user has named is checked against the server before anything is read. A mere drawback (a
 nullable cursor, no index on it) is a note, not an error.
@@ -7,6 +7,7 @@ nullable cursor, no index on it) is a note, not an error.
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -16,15 +17,12 @@ from floodmark.model.errors import ConfigError, about
 from floodmark.model.lineage import only_asks_for_a_cursor
 from floodmark.model.names import check_target
 from floodmark.model.note_words import why_unfit
-from floodmark.model.notes import Note, not_followed
-from floodmark.model.table import Column, Mode, Recipe, SourceTable, Table
+from floodmark.model.notes import Note, Unfit, not_followed
+from floodmark.model.table import Cascade, Column, Mode, Recipe, SourceTable, Table
 from floodmark.model.types import comparison, fields, quote
-from floodmark.source import cascades as cascading
 from floodmark.source import sql
-from floodmark.source.indexes import Index, Keys, cursor_index, indexes, needs_sorting
-from floodmark.source.likely import likely_cursor
-from floodmark.source.session import Session, as_text
-from floodmark.source.version import version
+from floodmark.source.session import Session, as_text, version
+from floodmark.source.sql import NUMBERED, source, text
 
 CURSORS = ("update_at", "updated_at", "update_time", "modified_at", "last_modified", "last_update")
 CLOCKS = {"datetime", "timestamp"}
@@ -120,7 +118,7 @@ def _discover(session: Session, schema: str, name: str, options: TableOptions) -
     likely = proposed_cursor(table) if options.cursor is None and options.mode != "full" else None
     if likely is not None:
         notes.append(Note("likely_cursor", likely))
-    if options.cascades == "ignore" and (note := cascading.note(table, cascading.of(session, table))):
+    if options.cascades == "ignore" and (note := cascade_note(table, cascades(session, table))):
         notes.append(note)
     return Discovered(table, (*notes, *_notes(table)))
 
@@ -384,3 +382,223 @@ def _notes(table: Table) -> list[Note]:
 
 def _int(cell: bytes | None) -> int | None:
     return None if cell is None else int(cell)
+
+
+LONGEST_KEY = 3072  # bytes in a B-tree of InnoDB
+
+
+@dataclass(frozen=True)
+class Index:
+    """One index that the optimizer may use, its columns in order."""
+
+    name: str
+    unique: bool
+    columns: tuple[str, ...]
+    whole: bool  # no part is an expression or a column prefix
+    ordered: bool  # a B-tree; a hash (MEMORY tables) finds single rows, but no ranges
+    descending: tuple[bool, ...] = ()  # per column; empty if the server doesn't say
+
+    def runs(self, primary: Index | None) -> list[tuple[str, bool]]:
+        """The columns that order its entries, and whether each descends: InnoDB appends the primary key."""
+        parts = [self, *([primary] if primary is not None and primary.whole else [])]
+        found: dict[str, bool] = {}
+        for part in parts:
+            down = part.descending or (False,) * len(part.columns)
+            for name, descends in zip(part.columns, down, strict=True):
+                found.setdefault(name, descends)
+        return list(found.items())
+
+
+def indexes(session: Session, schema: str, table: str) -> list[Index]:
+    """The table's indexes, primary key first. Ignored and invisible ones can't be used and are left out."""
+    switches = session.once(
+        "SELECT COLUMN_NAME FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = 'information_schema'"
+        " AND TABLE_NAME = 'STATISTICS' AND COLUMN_NAME IN ('IGNORED', 'IS_VISIBLE')"
+    )
+    usable = {b"IGNORED": " AND IGNORED = 'NO'", b"IS_VISIBLE": " AND IS_VISIBLE = 'YES'"}
+    rows = session.rows(
+        "SELECT INDEX_NAME, NON_UNIQUE, COLUMN_NAME, SUB_PART, INDEX_TYPE, COLLATION FROM information_schema.STATISTICS"
+        f" WHERE TABLE_SCHEMA = {text(schema)} AND TABLE_NAME = {text(table)}"
+        f"{''.join(usable[(name or b'').upper()] for (name,) in switches)}"
+        " ORDER BY INDEX_NAME <> 'PRIMARY', NON_UNIQUE, INDEX_NAME, SEQ_IN_INDEX"
+    )
+    parts: dict[str, list[tuple[bytes | None, ...]]] = {}
+    for row in rows:
+        parts.setdefault((row[0] or b"").decode(), []).append(row)
+    return [
+        Index(
+            name,
+            unique=found[0][1] == b"0",
+            columns=tuple((r[2] or b"").decode() for r in found),
+            whole=all(r[3] is None and r[2] is not None for r in found),
+            ordered=found[0][4] == b"BTREE",
+            descending=tuple(r[5] == b"D" for r in found),
+        )
+        for name, found in parts.items()
+    ]
+
+
+def cursor_index(found: Sequence[Index], order: Sequence[str]) -> str | None:
+    """The index to read along: one in exactly this order, else the one that follows it furthest; shortest."""
+    usable = [i for i in found if order and i.ordered and i.whole and i.columns[0] == order[0]]
+    if not usable:
+        return None
+    return min(
+        usable,
+        key=lambda i: (not _straight(found, i, order), -_common(i.columns, order), len(i.columns)),
+    ).name
+
+
+def needs_sorting(found: Sequence[Index], name: str | None, order: Sequence[Column]) -> bool:
+    """Whether MySQL must sort to get this order from the index: for (a DESC, b), or an ENUM's number."""
+    index = next((i for i in found if i.name == name), None)
+    if index is None:
+        return False
+    # Such a column is ordered by an expression; see `sql.expression`.
+    return any(c.data_type in NUMBERED for c in order) or not _straight(found, index, [c.name for c in order])
+
+
+def _straight(found: Sequence[Index], index: Index, order: Sequence[str]) -> bool:
+    """Whether the index, read in one direction, yields rows in this order."""
+    primary = next((i for i in found if i.name == "PRIMARY"), None)
+    along = index.runs(primary)[: len(order)]
+    return [name for name, _ in along] == list(order) and len({down for _, down in along}) == 1
+
+
+def _common(one: Sequence[str], other: Sequence[str]) -> int:
+    return next(
+        (n for n, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other))
+    )
+
+
+class Keys:
+    """Which columns can tell a table's rows apart."""
+
+    def __init__(self, columns: Sequence[Column], found: Sequence[Index]) -> None:
+        self._columns = {c.name: c for c in columns}
+        self._unique = [i for i in found if i.unique and i.whole and (i.ordered or self._short(i))]
+        self._rest = [i for i in found if i not in self._unique]
+
+    def _short(self, index: Index) -> bool:
+        """Whether a B-tree could hold the index; MariaDB hashes unique columns that are too long for one."""
+        return sum(self._columns[name].octets or 0 for name in index.columns) <= LONGEST_KEY
+
+    def unfit(self, column: Column) -> Unfit | None:
+        """Why the column can't be part of a key, if so."""
+        if column.nullable:
+            return "nullable"
+        if column.data_type in ("float", "double"):
+            return "inexact"
+        return "unknown_collation" if comparison(column) == "unknown" else None
+
+    def discovered(self, notes: list[Note]) -> tuple[tuple[str, ...], str | None]:
+        """The primary key, or else the shortest unique key, with its index; () if none is fit."""
+        for index in sorted(self._unique, key=lambda i: (i.name != "PRIMARY", not i.ordered, len(i.columns))):
+            columns = [self._columns[c] for c in index.columns]
+            wrong = next(((c, unfit) for c in columns if (unfit := self.unfit(c))), None)
+            if wrong is None:
+                return index.columns, index.name if index.ordered else None
+            notes.append(Note("unfit_index", wrong[0], index=index.name, unfit=wrong[1]))
+        in_part = [i.name for i in self._rest if i.unique and not i.whole]
+        notes += [Note("unfit_index", index=name, unfit="in_part") for name in in_part]
+        return (), None
+
+    def configured(self, key: tuple[str, ...], notes: list[Note]) -> tuple[tuple[str, ...], str | None]:
+        """The user's key, in the order of the unique index over the same columns if there is one."""
+        for index in self._unique:
+            if set(index.columns) == set(key):
+                return index.columns, index.name if index.ordered else None
+        if not any(set(i.columns) <= set(key) for i in self._unique):
+            notes.append(Note("no_unique_index", columns=key))
+        leading = next(
+            (i for i in self._rest if i.whole and i.ordered and i.columns[: len(key)] == key), None
+        )
+        return key, leading.name if leading else None
+
+
+_CHANGED = r"updated?|updates?|upd|modif(?:y|ied|ication)|mod|changed?|chg|edit(?:ed)?|altered|amended|touched|revised|mtime"
+_BESIDE = r"last|date|datetime|time|timestamp|tstamp|stamp|ts|dt|at|on|gmt|utc|row|record|rec|sys|system|when"
+
+
+def likely_cursor(columns: Sequence[Column], table: str) -> Column | None:
+    """The first DATETIME or TIMESTAMP named after changes of the row; NOT NULL columns come first."""
+    named = [c for c in columns if c.data_type in ("datetime", "timestamp") and tells_changes(c.name, table)]
+    return min(named, key=lambda c: c.nullable, default=None)
+
+
+def tells_changes(name: str, table: str = "") -> bool:
+    """Whether a name refers to a row's last change and nothing else, such as its creation or a new password.
+
+    `modified`, `date_changed`, `LastUpdatedOn`, `ts_update`; in the table `wp_posts` also `post_modified`.
+    """
+    own = "|".join(re.escape(word) for word in _words_of(table))
+    beside = f"{_BESIDE}|{own}" if own else _BESIDE
+    letters = re.sub(r"[^a-z]", "", name.lower())
+    return re.fullmatch(rf"(?:{beside})*(?:{_CHANGED})(?:{beside})*", letters) is not None
+
+
+def _words_of(table: str) -> set[str]:
+    """The words of a table's name, and their singulars: `wp_posts` gives wp, posts and post."""
+    words = {word for word in re.split(r"[^a-z]+", table.lower()) if len(word) > 1}
+    letters = re.sub(r"[^a-z]", "", table.lower())
+    words |= {letters} if len(letters) > 1 else set()
+    singular = {re.sub(r"ies$", "y", word) for word in words} | {re.sub(r"e?s$", "", word) for word in words}
+    return words | {word for word in singular if len(word) > 1}
+
+
+_WRITING = ("CASCADE", "SET NULL", "SET DEFAULT")
+_NAMES = r"`(?:[^`]|``)+`(?:[.,] ?`(?:[^`]|``)+`)*"
+_RULE = "RESTRICT|CASCADE|SET NULL|NO ACTION|SET DEFAULT"
+_FOREIGN = re.compile(
+    rf" *(?:CONSTRAINT {_NAMES} )?FOREIGN KEY \((?P<columns>{_NAMES})\) REFERENCES (?P<parent>{_NAMES}) \({_NAMES}\)"
+    rf"(?: ON DELETE (?P<delete>{_RULE}))?(?: ON UPDATE (?P<update>{_RULE}))?"
+)
+
+
+def cascades(session: Session, table: Table) -> tuple[Cascade, ...]:
+    """The foreign keys that write into a table. ON DELETE CASCADE removes rows, which is up to `deletes`.
+
+    Read from its definition: MariaDB hides the constraints in information_schema from a user who may only
+    read.
+    """
+    try:
+        definition = session.rows(f"SHOW CREATE TABLE {source(table)}")[0][1] or b""
+    except ConfigError:
+        return ()  # MySQL doesn't show it to a user who may read only some columns
+    return cascades_in(definition.decode(errors="replace"))
+
+
+def cascades_in(definition: str) -> tuple[Cascade, ...]:
+    """The same, parsed from a table's CREATE statement, which has one constraint per line."""
+    found = []
+    for line in definition.split("\n"):
+        key = _FOREIGN.match(line)
+        rules = writing(key["update"] or "", key["delete"] or "") if key else ()
+        if key and rules:
+            found.append(Cascade(_names(key["columns"]), ".".join(_names(key["parent"])), rules))
+    return tuple(found)
+
+
+def _names(quoted: str) -> tuple[str, ...]:
+    return tuple(name.replace("``", "`") for name in re.findall(r"`((?:[^`]|``)+)`", quoted))
+
+
+def writing(update: str, delete: str) -> tuple[str, ...]:
+    """The rules of a foreign key that change its child's columns."""
+    rules = (("ON UPDATE", update), ("ON DELETE", delete))
+    return tuple(f"{when} {what}" for when, what in rules if what in _WRITING[when == "ON DELETE" :])
+
+
+def touched(table: Table, found: tuple[Cascade, ...]) -> tuple[str, ...]:
+    """The replicated columns that change that way, in the table's order."""
+    named = {column for cascade in found for column in cascade.columns}
+    return tuple(column.name for column in table.columns if column.name in named)
+
+
+def cascade_note(table: Table, found: tuple[Cascade, ...]) -> Note | None:
+    """A note on the cascades, if rows are read by a cursor that misses them."""
+    columns = touched(table, found)
+    if table.cursor is None or not columns:
+        return None
+    by = tuple(cascade for cascade in found if set(cascade.columns) & set(columns))
+    return Note("cascades", table.column(table.cursor), columns, cascades=by)

@@ -1,15 +1,20 @@
-"""What identifies a server and a table: the signs they report, and sample rows that serve as witnesses.
+"""Which server and which table a session has read, and the signs and sample rows by which both are known again.
 
-Anything that the user may not see, or that the server lacks, is unknown rather than an error.
+An address may lead to several servers, of which one is behind the others, and a table may be exchanged for another one
+between two questions. So everything that is read carries the identity that its own session has seen; whatever is not the
+run's own is never committed. Anything that the user may not see, or that the server lacks, is unknown rather than an error.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from typing import TypeVar
 
-from floodmark.model.errors import ConfigError
-from floodmark.model.origin import Origin, Witness
+from floodmark.config.load import SourceSpec
+from floodmark.model.errors import ConfigError, FloodmarkError, TransientError
+from floodmark.model.origin import Origin, SourceId, Witness
 from floodmark.model.position import Position, Value
 from floodmark.model.table import Column, Table
 from floodmark.model.times import TEMPORAL
@@ -17,8 +22,8 @@ from floodmark.model.window import Window
 from floodmark.model.witnesses import (
     EARLIER,
     NEWEST,
-    Answer,
     Cells,
+    CurrentRow,
     Deep,
     coarsened,
     compared,
@@ -29,9 +34,176 @@ from floodmark.model.witnesses import (
 )
 from floodmark.source import ranges as edges
 from floodmark.source import sql
-from floodmark.source.server_load import channels
-from floodmark.source.session import Row, Session
-from floodmark.source.trust import Trust
+from floodmark.source.server import Trust, channels, first_server, server_of, server_parts, server_sql
+from floodmark.source.session import Row, Session, as_text, parse_version
+
+# Seconds that the question for a table's id may take: a restarted MySQL 9.7 may never answer such questions, nor end them.
+ANSWERED = 3.0
+# The same for a server that has answered it before.
+PATIENCE = 30.0
+# Sessions that are opened to reach a certain server, or to find another one at the same address.
+ATTEMPTS = 4
+
+T = TypeVar("T")
+
+
+def table_id(session: Session, table: Table) -> int | None:
+    """InnoDB's id of the table, if the server tells it in time; if it does not, the session is closed.
+
+    It lists the tables that are in use, and scans all of them for that: 1 ms for a thousand.
+    """
+    try:
+        rows = session.rows_within(f"SELECT {_id_sql(table, first_server(session))}", ANSWERED) or [(None,)]
+    except ConfigError:
+        return None  # no privilege
+    return int(rows[0][0]) if rows[0][0] else None
+
+
+def _id_sql(table: Table, server: str) -> str:
+    """An expression for it, on this server."""
+    name = f"{table.source.schema}/{table.source.table}"
+    if not re.fullmatch(r"\w+/\w+", name, re.ASCII):
+        return "NULL"  # InnoDB stores it in its own encoding
+    known = parse_version(server_parts(server).get("version", ""))
+    listed = "INNODB_SYS_TABLESTATS" if known.mariadb or known.numbers < (8, 0) else "INNODB_TABLESTATS"
+    named = sql.text(name)
+    return (  # there may be others, whose names differ in case
+        f"(SELECT TABLE_ID FROM information_schema.{listed} WHERE NAME = {named}"
+        f" ORDER BY CAST(NAME AS BINARY) = CAST({named} AS BINARY) DESC LIMIT 1)"
+    )
+
+
+def tells_ids(spec: SourceSpec, table: Table) -> bool | None:
+    """Whether the server answers the question for a table's id; in a session of its own, which it may cost."""
+    with suppress(FloodmarkError), Session(spec, purpose="table id") as session:
+        table_id(session, table)
+        return session.at_rest
+    return None  # there is no room for another session now
+
+
+class SourceChanged(TransientError):
+    """Another server or another table was read than the one that the plan was made for."""
+
+
+def source_id(session: Session, table: Table, with_id: bool, like: str = "") -> SourceId:
+    """The server and the table that the session has read; `like` as in `server_sql`.
+
+    Asked in the transaction that has read the table: until its end, nobody can rename or rebuild it.
+    """
+    like = like or first_server(session)
+    id_ = _id_sql(table, like) if with_id else "NULL"
+    question = f"SELECT {server_sql(session, like)}, {creation_time(table)}, {id_}"
+    try:
+        rows = session.rows_within(question, PATIENCE)
+    except ConfigError:  # no privilege to see ids, or a server of another kind
+        rows = session.rows(f"SELECT {server_sql(session)}, {creation_time(table)}, NULL")
+    if rows is None:
+        raise TransientError(
+            "the server no longer answers", hint="run again: nothing is lost", table=table.name
+        )
+    server, created, number = rows[0]
+    return SourceId(as_text(server), as_text(created) or None, int(number) if number else None)
+
+
+def end_read(session: Session, table: Table, expected: SourceId, commits: bool = False) -> SourceId:
+    """What a transaction has read of the table, which is all that it was to read; `commits` ends it.
+
+    Raises ConfigError if transactions go to another server than single queries: they would never read what was planned.
+    """
+    found = source_id(session, table, expected.table_id is not None, expected.server)
+    strange = found.differs(expected) == "server"
+    if commits or strange:
+        session.rows("COMMIT")
+    if strange and server_of(session) == expected.server:
+        raise ConfigError(
+            f"source.url leads to a proxy that splits reads and writes: it sends single queries to {_place(expected.server)}, "
+            f"but transactions to {_place(found.server)}",
+            hint="let source.url name a server, or a port or user of the proxy whose statements all go to one server",
+            table=table.name,
+        )
+    return found
+
+
+class Sources:
+    """The server and the table that a run reads under each table's name: whatever else was read is refused."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, SourceId] = {}
+        self._doubted: set[str] = set()
+
+    def expect(self, table: str, source: SourceId) -> None:
+        """Everything read from now on must be of this source."""
+        self._known[table] = source
+
+    def expected(self, table: str) -> SourceId | None:
+        return self._known.get(table)
+
+    def doubted(self, table: str) -> bool:
+        """Whether something else was read before."""
+        return table in self._doubted
+
+    def check(self, table: str, found: SourceId) -> None:
+        """Raises SourceChanged if a session has read something else."""
+        known = self._known.setdefault(table, found)
+        if what := known.differs(found):
+            del self._known[table]
+            self._doubted.add(table)
+            why, servers = ", and one run must read from one of them", [known.server, found.server]
+            raise several_servers(table, servers, why) if what == "server" else exchanged(table)
+
+    def twice(self, table: str, go: Callable[[], T], again: Callable[[], T] | None = None) -> T:
+        """The same once more, or what to do instead, if something else was read."""
+        try:
+            return go()
+        except SourceChanged:
+            return (again or go)()
+
+
+def several_servers(table: str, servers: Sequence[str], why: str = "") -> TransientError:
+    """The error for an address that leads to several servers, of which one can't be used."""
+    named = " and ".join(_place(server) for server in servers)
+    return SourceChanged(
+        f"source.url leads to several servers, {named}{why}",
+        hint="run again: nothing is lost; if it keeps happening, let source.url name one server, or have the "
+        "load balancer keep the connections of one client on one server",
+        table=table,
+    )
+
+
+def exchanged(table: str) -> TransientError:
+    """The error for a table that was another one when its rows were read."""
+    return SourceChanged(
+        "the table was altered, or exchanged for another one, while it was being read",
+        hint="run again: nothing is lost, and what was read of it meanwhile doesn't count",
+        table=table,
+    )
+
+
+def _place(server: str) -> str:
+    parts = server_parts(server)
+    where = ":".join(parts[name] for name in ("hostname", "port") if name in parts)
+    return f"{where} (server_id {parts['server_id']})" if "server_id" in parts else where or "unknown"
+
+
+def session_on(server: str, opened: Callable[[], Session]) -> Session:
+    """A session on this server, if a few attempts lead there; else one on another, whose rows will not count."""
+    for _ in range(ATTEMPTS - 1):
+        session = opened()
+        if not server or server_of(session, server) == server:
+            return session
+        session.close()
+    return opened()
+
+
+def elsewhere(session: Session) -> str | None:
+    """Another server to which the session's address leads, if a few attempts find one."""
+    here = server_of(session)
+    for _ in range(ATTEMPTS):
+        with Session(session.spec, purpose="which server") as other:
+            if (there := server_of(other)) != here:
+                return there
+    return None
+
 
 # A longer set is not kept, so that claims stay small.
 MOST_GTIDS = 16_384
@@ -42,7 +214,7 @@ KEYLESS = 4
 _COMPARABLE = (sql.NUMERIC | TEMPORAL) - {"decimal"}
 
 
-def look(session: Session, table: Table, trust: Trust) -> Origin:
+def signs(session: Session, table: Table, trust: Trust) -> Origin:
     """The source's current signs, without the table's id and witnesses."""
     try:
         gtids, created = session.rows(f"SELECT {trust.gtids or 'NULL'}, {creation_time(table)}")[0]
@@ -137,7 +309,7 @@ def _cells(marks: Sequence[str], row: Row) -> Cells:
     return {name: None if cell is None else int(cell) for name, cell in zip(marks, row, strict=True)}
 
 
-def answers(session: Session, table: Table, asked: Sequence[Witness]) -> list[list[Answer]]:
+def answers(session: Session, table: Table, asked: Sequence[Witness]) -> list[list[CurrentRow]]:
     """The rows that have the witnesses' keys now, all in one query."""
     if not asked:
         return []
@@ -148,7 +320,7 @@ def answers(session: Session, table: Table, asked: Sequence[Witness]) -> list[li
     return _one_by_one(session, table, asked)
 
 
-def _by_number(session: Session, table: Table, asked: Sequence[Witness]) -> list[list[Answer]]:
+def _by_number(session: Session, table: Table, asked: Sequence[Witness]) -> list[list[CurrentRow]]:
     """For keys and cursors that compare here just as in MySQL: one lookup per witness, no more."""
     assert table.cursor is not None
     cursor, at = table.column(table.cursor), table.order.index(table.key[0])
@@ -159,7 +331,7 @@ def _by_number(session: Session, table: Table, asked: Sequence[Witness]) -> list
     source = sql.source(table, table.source.key_index)
     rows = session.rows(f"SELECT {chosen} FROM {source}{sql.where([keys])}")
     there = {int(key or 0): (moment, _cells(marks, tuple(cells))) for key, moment, *cells in rows}
-    found: list[list[Answer]] = []
+    found: list[list[CurrentRow]] = []
     for witness in asked:
         moment, cells = there.get(int(witness.position[at]), (None, None))
         if cells is None:
@@ -167,11 +339,11 @@ def _by_number(session: Session, table: Table, asked: Sequence[Witness]) -> list
             continue
         was, now = witness.position[0], None if moment is None else sql.value_of(cursor, moment)
         # A cursor that is NULL now was changed; every sync reads such rows again.
-        found.append([Answer(1 if now is None else compared(cursor, was, now), cells)])
+        found.append([CurrentRow(1 if now is None else compared(cursor, was, now), cells)])
     return found
 
 
-def _one_by_one(session: Session, table: Table, asked: Sequence[Witness]) -> list[list[Answer]]:
+def _one_by_one(session: Session, table: Table, asked: Sequence[Witness]) -> list[list[CurrentRow]]:
     """Compares in MySQL, in the columns' own terms."""
     assert table.cursor is not None
     cursor, columns = table.column(table.cursor), told_by(table)
@@ -190,9 +362,9 @@ def _one_by_one(session: Session, table: Table, asked: Sequence[Witness]) -> lis
             cells = dict(witness.cells)
             there += [f"{_checksum(c)} <=> {_number(cells[mark(c)])}" for c in columns if mark(c) in cells]
         parts.append(f"(SELECT {chosen} FROM {sql.source(table, index)}{sql.where(there)} LIMIT 1)")
-    found: list[list[Answer]] = [[] for _ in asked]
+    found: list[list[CurrentRow]] = [[] for _ in asked]
     for which, side, *row in session.rows(" UNION ALL ".join(parts)):
-        found[int(which or 0)].append(Answer(int(side or 0), _cells(marks, tuple(row))))
+        found[int(which or 0)].append(CurrentRow(int(side or 0), _cells(marks, tuple(row))))
     return found
 
 

@@ -22,8 +22,7 @@ from floodmark.config.load import SourceSpec, Tls
 from floodmark.host.hidden_imports import hidden
 from floodmark.model.errors import ConfigError, FloodmarkError, TlsError, causes
 from floodmark.source.errors import parts
-from floodmark.source.rows import small
-from floodmark.source.rows import text as wire
+from floodmark.source.rows import packets as wire
 
 Address = tuple[str, int] | str
 
@@ -75,11 +74,11 @@ class Link:
         self._connection = connection
         self.warnings = 0  # that the last statement has left
 
-    def ask(self, sql: bytes) -> small.Result:
+    def ask(self, sql: bytes) -> wire.SmallResult:
         """The whole answer to a statement with a small result, or with none; raises MySQLError."""
         try:
-            result = small.ask(self.socket, sql)
-        except small.Refused:
+            result = wire.ask(self.socket, sql)
+        except wire.StatementRefused:
             raise
         except wire.MySQLError:
             self.close()

@@ -16,9 +16,8 @@ from floodmark.model.errors import ConfigError
 from floodmark.model.notes import Obstacle
 from floodmark.model.table import Table
 from floodmark.source import sql
-from floodmark.source.session import Session, as_text
-from floodmark.source.trust import Trust
-from floodmark.source.version import version
+from floodmark.source.server import Trust
+from floodmark.source.session import Session, as_text, version
 
 # Seconds that a snapshot waits for the table's metadata lock: an ALTER goes first.
 DDL_PATIENCE = 3

@@ -12,6 +12,7 @@ import socket
 import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -22,10 +23,33 @@ from floodmark.host import ssh as tunnel
 from floodmark.model.errors import TransientError
 from floodmark.model.statements import statement
 from floodmark.source.errors import translated
-from floodmark.source.rows.small import Result
-from floodmark.source.rows.stream import Answer
-from floodmark.source.rows.text import Array, MySQLError
-from floodmark.source.settings import SETTINGS
+from floodmark.source.rows.decoder import Array
+from floodmark.source.rows.packets import MySQLError, SmallResult
+from floodmark.source.rows.stream import RowStream
+
+# The server waits this long for a reader that is busy writing to the store.
+WRITE_SECONDS = 3600
+
+# Each statement stands alone, with no limit on its rows or its time. The conditional comments hold settings
+# that only MySQL or only MariaDB knows.
+_UNLIMITED = (
+    "autocommit = 1, completion_type = 0, sql_quote_show_create = 1, sql_select_limit = 18446744073709551615, sql_big_selects = 1"
+    " /*!50708 , max_execution_time = 0 */ /*M!100101 , max_statement_time = 0 */"
+)
+# Metadata is current rather than cached, and complete: keys that MySQL generated itself are shown. Plans come
+# from the optimizer that can print them.
+_CURRENT = (
+    "/*!80003 , information_schema_stats_expiry = 0 */"
+    " /*!80030 , show_gipk_in_create_table_and_information_schema = ON */"
+    " /*!90700 , optimizer_switch = 'hypergraph_optimizer=off' */"
+)
+
+# The initial statements of a session, which reads in UTC.
+SETTINGS = (
+    f"SET NAMES utf8mb4, {_UNLIMITED}, time_zone = '+00:00', sql_mode = '', net_write_timeout = {WRITE_SECONDS} {_CURRENT}",
+    "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY",
+)
+
 
 if TYPE_CHECKING:
     from floodmark.source.log_in import Link
@@ -68,7 +92,7 @@ class Session:
         self.use_for(purpose, closed)
         self.read_timeout = read_timeout
         self.opened = time.monotonic()
-        self._answer: Answer | None = None  # to the last statement, if it bypassed the driver
+        self._answer: RowStream | None = None  # to the last statement, if it bypassed the driver
         self._link: Link = _connect(spec, read_timeout, connect_timeout)
         # Another thread can't end TLS while this one is reading, but it can shut down the socket underneath.
         self._wire = socket.socket(fileno=os.dup(self._link.socket.fileno()))
@@ -137,12 +161,12 @@ class Session:
         """The answer to a SHOW of variables or of status: the values, by their names in lower case."""
         return {as_text(name).lower(): as_text(value) for name, value in self.rows(sql)}
 
-    def _stored(self, sql: str) -> Result:
+    def _stored(self, sql: str) -> SmallResult:
         """A small result as a whole."""
         with statement("mysql", self._label + sql):
             return self._ask(sql)
 
-    def _ask(self, sql: str) -> Result:
+    def _ask(self, sql: str) -> SmallResult:
         self._answer = None
         try:
             return self._link.ask((self._label + sql).encode())
@@ -158,7 +182,7 @@ class Session:
         is busy until the end. Closing the generator earlier closes the connection: dropping a half-read result would mean
         reading it to its end.
         """
-        answer = self._answer = Answer(self._link.socket, wanted, self.read_timeout)
+        answer = self._answer = RowStream(self._link.socket, wanted, self.read_timeout)
         try:
             answer.ask((self._label + sql).encode())
             yield from iter(partial(answer.fetch_row, size), [])  # holds no block while the next one arrives
@@ -221,3 +245,36 @@ def _connect(spec: SourceSpec, read_timeout: int, connect_timeout: int) -> Link:
         if (why := tunnel.complaint(spec.ssh, spec.host, spec.port)) is not None:
             raise why from error
         raise
+
+
+@dataclass(frozen=True)
+class Version:
+    """The vendor, and the first two numbers; empty if the text has none."""
+
+    mariadb: bool
+    numbers: tuple[int, ...]
+
+    @property
+    def windows(self) -> bool:
+        """Whether it has window functions."""
+        return self.numbers >= ((10, 2) if self.mariadb else (8, 0))
+
+    @property
+    def generates(self) -> bool:
+        """Whether it has generated columns and shows their expressions."""
+        return self.numbers >= ((10, 2) if self.mariadb else (5, 7))
+
+    @property
+    def shows_locks(self) -> bool:
+        """Whether it lists all metadata locks. Before 8.0, foreign keys wrote to other tables without one."""
+        return not self.mariadb and self.numbers >= (8, 0)
+
+
+def parse_version(text: str) -> Version:
+    """Parses a server's version; MariaDB may prefix it with "5.5.5-" for the sake of old replicas."""
+    parts = text.removeprefix("5.5.5-").split("-")[0].split(".")[:2]
+    return Version("mariadb" in text.lower(), tuple(int(part) for part in parts if part.isdigit()))
+
+
+def version(session: Session) -> Version:
+    return parse_version((session.once("SELECT VERSION()")[0][0] or b"").decode(errors="replace"))

@@ -30,9 +30,8 @@ from floodmark.model.types import fields
 from floodmark.model.window import Slice
 from floodmark.services import Services
 from floodmark.source import ranges as edges
-from floodmark.source.cascades import of as cascades
-from floodmark.source.cascades import touched
-from floodmark.source.keys import gone, weights
+from floodmark.source.describe import cascades, touched
+from floodmark.source.ranges import absent_keys, key_weights
 from floodmark.verify.compare import compare, described
 
 # Most keys that one task reads; a small number is spread over several tasks.
@@ -151,8 +150,8 @@ def lacking(services: Services, table: Table, keys: Sequence[Key], rows: int, fo
     weighed: list[bytes | None] = []
     if keys:
         with services.reading("deletes", table) as session:
-            absent = gone(session, table, keys)
-            weighed = weights(session, table, absent)
+            absent = absent_keys(session, table, keys)
+            weighed = key_weights(session, table, absent)
             empty = len(absent) >= rows and edges.empty(session, table)
         if absent and not force and (empty or implausible(rows, rows - len(absent))):
             raise _implausible(table, len(absent), rows)

@@ -16,8 +16,8 @@ from floodmark.plan.bound import Reading
 from floodmark.plan.origin import check_origin
 from floodmark.plan.wait import Source, settle
 from floodmark.services import Services
-from floodmark.source.keys import gone
-from floodmark.source.sources import source_id
+from floodmark.source.identity import source_id
+from floodmark.source.ranges import absent_keys
 from floodmark.verify.compare import Differences
 
 
@@ -29,7 +29,7 @@ def to_repair(
     Extra rows that it has exist twice, or their key reads differently.
     """
     with services.reading("verify", table) as session:
-        absent = set(gone(session, table, found.extra))
+        absent = set(absent_keys(session, table, found.extra))
     there = (key for key in found.extra if key not in absent)
     different = (key for key, _ in found.different)
     return (*found.missing, *different, *there), tuple(absent)

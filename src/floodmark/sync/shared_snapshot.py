@@ -25,8 +25,8 @@ from floodmark.model.run import Wait
 from floodmark.model.table import Table
 from floodmark.services import Services
 from floodmark.source.one_moment import Proof, hold, moment_of, one_server, proof
+from floodmark.source.server import server_of
 from floodmark.source.session import Session
-from floodmark.source.trust import server_of
 from floodmark.spark.context import Spark
 from floodmark.spark.jvm import is_local
 from floodmark.spark.meeting import Meeting, MeetingOver, Member

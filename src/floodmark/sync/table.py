@@ -48,8 +48,8 @@ from floodmark.plan.lag import measured
 from floodmark.plan.reread import check as check_recipe
 from floodmark.plan.reread import known_rows, question
 from floodmark.source.describe import discover_with_notes
+from floodmark.source.read import bounded, check_lengths
 from floodmark.source.session import Session
-from floodmark.source.too_long import bounded, check_lengths
 from floodmark.sync import deletes, outcome
 from floodmark.sync.extraction import Extraction, committed
 from floodmark.sync.loader import Loader

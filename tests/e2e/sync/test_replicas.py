@@ -8,8 +8,8 @@ import pytest
 
 from floodmark.config.load import SourceSpec
 from floodmark.setup.services.databases import DatabaseServer
+from floodmark.source.server import Trust, trust_in
 from floodmark.source.session import Session
-from floodmark.source.trust import Trust, trust_in
 from tests.conftest import Database, Workspace
 from tests.support.orders import NOTE, create_orders
 from tests.support.replicas import Pair, replicated

@@ -6,7 +6,7 @@ import pytest
 
 from floodmark.model.errors import FloodmarkError
 from floodmark.model.origin import UNKNOWN_SOURCE, SourceId
-from floodmark.source.sources import SourceChanged, Sources
+from floodmark.source.identity import SourceChanged, Sources
 
 HERE = SourceId("hostname=a/port=3306/server_id=1", "2025-01-01 00:00:00", 7)
 

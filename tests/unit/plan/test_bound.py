@@ -21,7 +21,7 @@ from floodmark.model.zones import Zone
 from floodmark.plan import bound
 from floodmark.plan.bound import Pause, Reading, Settled, Tick, looks_outside
 from floodmark.source.open_work import OpenWork, Sight
-from floodmark.source.trust import Trust
+from floodmark.source.server import Trust
 from tests.support.described import changed
 from tests.support.samples import AT, ID, TABLE, History, at, files, window
 

@@ -31,7 +31,7 @@ from floodmark.plan.overlap import (
     within_reach,
 )
 from floodmark.source.open_work import Sight
-from floodmark.source.trust import Trust
+from floodmark.source.server import Trust
 from tests.support.described import changed
 from tests.support.samples import AT, ID, TABLE
 

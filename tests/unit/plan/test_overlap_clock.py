@@ -15,7 +15,7 @@ from floodmark.model.zones import Zone
 from floodmark.plan.bound import Reading, Settled
 from floodmark.plan.overlap import check_not_in_the_future, clock_notes
 from floodmark.source.open_work import Sight
-from floodmark.source.trust import Trust
+from floodmark.source.server import Trust
 from tests.support.described import changed
 from tests.support.samples import TABLE
 

@@ -18,8 +18,8 @@ import pyarrow as pa
 
 from floodmark.model.errors import ConfigError
 from floodmark.source.log_in import Link, pymysql
-from floodmark.source.rows.stream import Answer
-from floodmark.source.rows.text import MySQLError
+from floodmark.source.rows.packets import MySQLError
+from floodmark.source.rows.stream import RowStream
 from tests.support.mysql_log_ins import OK, PASSWORD, PLAIN, greeting, login, refusal, server, switch
 from tests.support.mysql_packets import DEFINITION, EOF, ROWS, answer, packets
 
@@ -78,7 +78,7 @@ def tls_link(
 
 
 def read(link: Any, columns: int) -> list[Any]:
-    found = Answer(link, [pa.binary()] * columns, 5, 4096)
+    found = RowStream(link, [pa.binary()] * columns, 5, 4096)
     rows: list[Any] = []
     found.begin()
     while block := found.fetch_row(2):

@@ -18,7 +18,7 @@ from floodmark.config.load import Tls
 from floodmark.model.errors import ConfigError
 from floodmark.source import log_in
 from floodmark.source.log_in import SAFE, pymysql
-from floodmark.source.rows.text import MySQLError
+from floodmark.source.rows.packets import MySQLError
 from tests.support.mysql_log_ins import (
     OK,
     PASSWORD,

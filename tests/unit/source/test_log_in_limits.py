@@ -17,7 +17,7 @@ from floodmark.config.load import Tls
 from floodmark.model.errors import ConfigError, FloodmarkError, TransientError, bug, causes
 from floodmark.source.errors import translated
 from floodmark.source.log_in import opened
-from floodmark.source.rows.text import MySQLError
+from floodmark.source.rows.packets import MySQLError
 from tests.support.mysql_log_ins import OK, PLAIN, Hostile, greeting, login, refusal, server
 from tests.support.mysql_packets import packets
 

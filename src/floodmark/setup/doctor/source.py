@@ -19,9 +19,8 @@ from floodmark.plan.overlap import MEMBERSHIPS, OVERLAP_SECONDS
 from floodmark.setup.doctor.check import Check, Section
 from floodmark.setup.doctor.reach import nearby, reach
 from floodmark.setup.doctor.tables import examine_tables
-from floodmark.source.server import Server, look
-from floodmark.source.session import Session
-from floodmark.source.version import parsed
+from floodmark.source.server import ServerFacts, server_facts
+from floodmark.source.session import Session, parse_version
 
 SECTION = Section("source")
 TABLES = Section("tables")
@@ -45,7 +44,9 @@ def examine_source(config: Config, names: tuple[str, ...], file_lock: threading.
         return
     with opened[0] as session:
         try:
-            yield from check_server(look(session), spec, TableOptions(**config.defaults).overlap_seconds)
+            yield from check_server(
+                server_facts(session), spec, TableOptions(**config.defaults).overlap_seconds
+            )
         except FloodmarkError as error:
             yield SECTION.failed("answer", error)
             yield from TABLES.skipped("tables", "the source does not answer")
@@ -98,7 +99,7 @@ def bastion(section: Section, ssh: Ssh, host: str, port: int) -> Iterator[Check]
 # ---------------------------------------------------------------- what the server says
 
 
-def check_server(server: Server, spec: SourceSpec, overlap: float | None = None) -> Iterator[Check]:
+def check_server(server: ServerFacts, spec: SourceSpec, overlap: float | None = None) -> Iterator[Check]:
     """The server's facts as checks. `overlap`: the configured `overlap_seconds`."""
     yield encryption(server, spec)
     yield _version(server)
@@ -110,7 +111,7 @@ def check_server(server: Server, spec: SourceSpec, overlap: float | None = None)
     yield from _limits(server, spec)
 
 
-def encryption(server: Server, spec: SourceSpec) -> Check:
+def encryption(server: ServerFacts, spec: SourceSpec) -> Check:
     """Whether someone in between could read the traffic or pose as the server."""
     mode = spec.tls.mode if spec.tls else None
     private = spec.socket is not None or nearby(spec.host)
@@ -140,7 +141,7 @@ def encryption(server: Server, spec: SourceSpec) -> Check:
     )
 
 
-def _version(server: Server) -> Check:
+def _version(server: ServerFacts) -> Check:
     least = (10, 3) if server.mariadb else (5, 6)
     if server.numbers and server.numbers < least:
         return SECTION.warning(
@@ -165,7 +166,7 @@ def clock(skew: float, unsure: float, zone: str) -> Check:
     return SECTION.ok("clock", f"{abs(skew):.2f} s off this machine's; zone {zone}")
 
 
-def _zones(server: Server) -> Check:
+def _zones(server: ServerFacts) -> Check:
     """Whether sessions write DATETIME cursors in a zone other than the server's."""
     zones = server.zones
     if zones is None:
@@ -183,9 +184,9 @@ def _zones(server: Server) -> Check:
     )
 
 
-def _privileges(server: Server, spec: SourceSpec) -> Check:
+def _privileges(server: ServerFacts, spec: SourceSpec) -> Check:
     sight = server.trust.sight
-    if sight.process and (sight.locks or not parsed(server.version).shows_locks):
+    if sight.process and (sight.locks or not parse_version(server.version).shows_locks):
         also = ", and what they have locked" if sight.locks else ""
         return SECTION.ok("privileges", f"open transactions are visible{also}")
     if sight.process:
@@ -203,7 +204,7 @@ def _privileges(server: Server, spec: SourceSpec) -> Check:
     )
 
 
-def _role(server: Server) -> Iterator[Check]:
+def _role(server: ServerFacts) -> Iterator[Check]:
     again = f"the last {OVERLAP_SECONDS:g} s are read again by every sync"
     replica = server.replication
     if replica is not None and not replica.running:
@@ -233,7 +234,7 @@ def _role(server: Server) -> Iterator[Check]:
         yield SECTION.ok("role", "primary")
 
 
-def _transactions(server: Server, overlap: float) -> Check:
+def _transactions(server: ServerFacts, overlap: float) -> Check:
     """How long transactions stay open, where the overlap has to cover what can't be seen of them."""
     if server.trust.complete:
         return SECTION.ok("transactions", "open ones are seen, and waited for however long they stay open")
@@ -256,7 +257,7 @@ def _transactions(server: Server, overlap: float) -> Check:
     return SECTION.warning("transactions", said, f"set defaults.overlap_seconds: {proposed:g}")
 
 
-def _limits(server: Server, spec: SourceSpec) -> Iterator[Check]:
+def _limits(server: ServerFacts, spec: SourceSpec) -> Iterator[Check]:
     packet = server.max_allowed_packet
     if packet < SMALL_PACKET:
         yield SECTION.warning(
@@ -280,7 +281,7 @@ def _limits(server: Server, spec: SourceSpec) -> Iterator[Check]:
         yield SECTION.ok("timeouts", f"wait_timeout {server.wait_timeout} s, {limit}")
 
 
-def _connections(server: Server, spec: SourceSpec) -> Check:
+def _connections(server: ServerFacts, spec: SourceSpec) -> Check:
     needed = spec.max_connections + BESIDE
     free = server.max_connections - server.connected
     if server.user_connections is not None and server.user_connections < needed:

@@ -31,9 +31,9 @@ from floodmark.plan.window import COUNT_EXACTLY_BELOW
 from floodmark.setup.doctor.check import Check, Section, Status
 from floodmark.source import ranges as edges
 from floodmark.source import sql
+from floodmark.source.connections import SharedLooks
 from floodmark.source.describe import CLOCKS, Discovered, discover_with_notes
 from floodmark.source.session import Session
-from floodmark.source.shared_looks import SharedLooks
 from floodmark.store.store import Store
 from floodmark.sync.preview import Preview, preview
 

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from floodmark.model.table import Column, Table
 from floodmark.model.types import fields
 from floodmark.model.warehouse import DUCKDB, LARGE_STRINGS, REDSHIFT, Capabilities
-from floodmark.source.convert import Changes, Unfit, converter, to_arrow
-from floodmark.source.rows.text import gathered
+from floodmark.source.read import Changes, Unfit, converter, to_arrow
+from floodmark.source.rows.decoder import gathered
 from tests.support.described import described
 
 

@@ -9,8 +9,8 @@ import pytest
 
 from floodmark.source.identity import applying
 from floodmark.source.open_work import Sight
+from floodmark.source.server import ClusterKind, Trust, _direct, can_write, membership
 from floodmark.source.session import Session
-from floodmark.source.trust import ClusterKind, Trust, _direct, can_write, membership
 
 WRITER = {"version": "8.0.36", "read_only": "OFF", "super_read_only": "OFF", "innodb_read_only": "OFF"}
 
