@@ -10,6 +10,7 @@ import secrets
 import time
 from collections import Counter
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import lru_cache, partial
 
@@ -30,7 +31,7 @@ from floodmark.model.times import stamp
 from floodmark.model.types import LONG, READ_FIELD, fields, file_schema, schema_of
 from floodmark.model.warehouse import DUCKDB, Capabilities
 from floodmark.model.window import Slice
-from floodmark.source.connections import usable
+from floodmark.source.connections import lent, usable
 from floodmark.source.identity import end_read, session_on
 from floodmark.source.read import Batches
 from floodmark.source.session import Session
@@ -96,16 +97,20 @@ class SliceResult:
     source: SourceId = UNKNOWN_SOURCE  # what was really read
 
 
-def _session(job: SliceJob, relay: Relay) -> Session:
+def _session(job: SliceJob, relay: Relay) -> AbstractContextManager[Session]:
     """The session in which the task's last slice was read, if that went well; else a new one."""
     purpose = f"extract {job.table.name}"
+
+    def keep(session: Session) -> bool:
+        return usable(session) and relay.leave(session)
+
     left: Session | None = relay.taken()
     if left is not None:
         if (left.spec, left.read_timeout) == (job.source, job.read_timeout) and usable(left):
-            return left.use_for(purpose)
+            return lent(left.use_for(purpose), keep)
         left.close()
-    opened = partial(Session, job.source, read_timeout=job.read_timeout, purpose=purpose, keep=relay.leave)
-    return session_on(job.expected.server, opened)
+    new = partial(Session, job.source, read_timeout=job.read_timeout, purpose=purpose)
+    return session_on(job.expected.server, lambda: lent(new(), keep))
 
 
 def read_slice(

@@ -10,8 +10,10 @@ import math
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
+from weakref import WeakSet
 
 from floodmark.config.load import PauseWhen, SourceSpec
 from floodmark.host.together import Recent
@@ -20,7 +22,7 @@ from floodmark.model.table import Table
 from floodmark.model.text import duration
 from floodmark.source import identity, open_work, time_zones
 from floodmark.source.open_work import OpenWork, Sight
-from floodmark.source.server import Trust, replica_lag, threads_running, trust_in
+from floodmark.source.server import Trust, first_server, replica_lag, threads_running, trust_in
 from floodmark.source.session import Session
 
 # Seconds between checks whether the server is busy.
@@ -29,6 +31,9 @@ LOOK_EVERY = 1.0
 LONGEST_PAUSE = 600.0
 # Seconds that a query to the source waits for tasks to free a connection; then it proceeds anyway.
 PATIENCE = 30.0
+# Read timeout of those queries in seconds. Counts and bounds of a large unindexed table take a while; a dead server is
+# noticed sooner.
+READ_PATIENCE = 300
 # Seconds after its log-in for which a session may serve other tables. A session that is used for longer would stay
 # with a server that has been replaced meanwhile, which new ones would not reach any more.
 KEPT = 5.0
@@ -41,51 +46,83 @@ class Throttle:
         self._source = source
         self._said = said
         self._change = threading.Condition()
-        self._tasks = 0
-        self._sessions = 0
-        self._asking = 0
-        self._mine = threading.local()
+        self._tasks = self._sessions = self._asking = 0
+        self._mine = Counter[int]()  # sessions by thread
         self._recent = Recent(shares_errors=False)
         self._paused: float | None = None  # start of the pause
+        self._open: WeakSet[Session] = WeakSet()
         self._idle: list[Session] = []  # sessions without work
         self._timer: threading.Timer | None = None  # set while there are some
+        self._looks: dict[str, SharedLooks] = {}
+        self._interrupted = False
 
-    # connections
+    # sessions
 
-    def enter(self, count: int = 1) -> Callable[[], None]:
-        """Reserves connections of the driver's own; returns the function that releases them, at most once.
+    @contextmanager
+    def session(self, purpose: str) -> Iterator[Session]:
+        """A connection for queries: one that another table has done with, or a new one.
+
+        A log-in costs as much as dozens of questions. Kept sessions count towards the limit, and give way to tasks.
+        """
+        with self.room():
+            kept = self.kept()
+            with lent(kept.use_for(purpose) if kept else self._opened(purpose), self.keep) as session:
+                yield session
+
+    @contextmanager
+    def sessions(self, purpose: str, count: int) -> Iterator[list[Session]]:
+        """Several new connections, which count as soon as there is room for all of them."""
+        with self.room(count), ExitStack() as ends:
+            self.drop_kept()
+            yield [ends.enter_context(self._opened(purpose)) for _ in range(count)]
+
+    def looks(self, session: Session) -> SharedLooks:
+        """What the run's tables have found out about the session's server: an address may lead to several."""
+        server = first_server(session)
+        with self._change:
+            return self._looks.setdefault(server, SharedLooks())
+
+    def interrupt(self) -> None:
+        """Aborts all queries, and those of sessions to come."""
+        self._interrupted = True
+        with self._change:
+            asking = list(self._open)
+        for session in asking:
+            session.abort()
+
+    def _opened(self, purpose: str) -> Session:
+        session = Session(self._source, purpose=purpose, read_timeout=READ_PATIENCE)
+        with self._change:
+            self._open.add(session)
+        if self._interrupted:
+            session.abort()
+        return session
+
+    @contextmanager
+    def room(self, count: int = 1) -> Iterator[None]:
+        """Room for connections of the driver's own.
 
         A thread that already has one gets more at once: otherwise it would wait for itself.
         """
+        thread = threading.get_ident()
         with self._change:
-            nested = getattr(self._mine, "count", 0) > 0
             self._asking += count
-            if not nested:
+            if not self._mine[thread]:
                 room = self._source.max_connections - count
                 self._change.wait_for(lambda: self._tasks + self._sessions <= room, PATIENCE)
             self._asking -= count
             self._sessions += count
-        self._mine.count = getattr(self._mine, "count", 0) + count
-        left = threading.Event()
-        thread = threading.get_ident()
-
-        def leave() -> None:
+            self._mine[thread] += count
+        try:
+            yield
+        finally:
             with self._change:
-                if left.is_set():
-                    return
-                left.set()
                 self._sessions -= count
+                self._mine[thread] -= count
                 self._change.notify_all()
-            if threading.get_ident() == thread:
-                self._mine.count -= count
-
-        return leave
 
     def keep(self, session: Session) -> bool:
-        """Keeps the session of a thread that is about to release it, for another one; False if it must be closed.
-
-        A log-in costs as much as dozens of questions. Kept sessions count towards the limit, and give way to tasks.
-        """
+        """Keeps the session of a thread that is about to leave its room, for another one; False if it must be closed."""
         with self._change:
             room = self._tasks + self._sessions + len(self._idle) <= self._source.max_connections
             if not room or not usable(session):
@@ -96,7 +133,7 @@ class Throttle:
         return True
 
     def kept(self) -> Session | None:
-        """A kept session that still works, for a thread that has reserved a connection."""
+        """A kept session that still works, for a thread that has room for a connection."""
         while True:
             with self._change:
                 if not self._idle:
@@ -106,11 +143,7 @@ class Throttle:
                 return session
             session.close()
 
-    def drop_kept(self) -> None:
-        """Closes all kept sessions."""
-        self._drop_some(0)
-
-    def _drop_some(self, most: int = sys.maxsize) -> None:
+    def drop_kept(self, most: int = 0) -> None:
         """Closes kept sessions that can't be used any more, and those above `most` or for which there is no room."""
         with self._change:
             room = min(most, max(0, self._source.max_connections - self._tasks - self._sessions))
@@ -121,17 +154,18 @@ class Throttle:
             session.close()
 
     def _look_later(self) -> None:
-        self._timer = threading.Timer(KEPT, self._look_again)
+        self._timer = threading.Timer(KEPT, self._drop_old)
         self._timer.daemon = True
         self._timer.start()
 
-    def _look_again(self) -> None:
-        """Closes kept sessions that have become too old."""
-        self._drop_some()
+    def _drop_old(self) -> None:
+        self.drop_kept(sys.maxsize)
         with self._change:
             self._timer = None
             if self._idle:
                 self._look_later()
+
+    # tasks
 
     @contextmanager
     def task(self, cores: int | None, stopped: Callable[[], bool], attempts: int = 1) -> Iterator[None]:
@@ -152,7 +186,7 @@ class Throttle:
                 if stopped():
                     raise Interrupted("stopped")
             self._tasks += attempts
-        self._drop_some()
+        self.drop_kept(sys.maxsize)
         try:
             yield
         finally:
@@ -215,6 +249,16 @@ class Throttle:
                 behind, most = duration(lag), duration(when.replica_lag)
                 return f"the source is a replica that is {behind} behind, more than {most}"
         return ""
+
+
+@contextmanager
+def lent(session: Session, keep: Callable[[Session], bool]) -> Iterator[Session]:
+    """A session for a block of queries; at the end it is closed, unless there was no error and `keep` keeps it."""
+    with ExitStack() as ends:
+        ends.callback(session.close)
+        yield session
+        if keep(session):
+            ends.pop_all()
 
 
 def usable(session: Session) -> bool:

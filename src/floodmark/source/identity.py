@@ -8,8 +8,8 @@ run's own is never committed. Anything that the user may not see, or that the se
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import TypeVar
 
 from floodmark.config.load import SourceSpec
@@ -185,14 +185,15 @@ def _place(server: str) -> str:
     return f"{where} (server_id {parts['server_id']})" if "server_id" in parts else where or "unknown"
 
 
-def session_on(server: str, opened: Callable[[], Session]) -> Session:
+@contextmanager
+def session_on(server: str, opened: Callable[[], AbstractContextManager[Session]]) -> Iterator[Session]:
     """A session on this server, if a few attempts lead there; else one on another, whose rows will not count."""
-    for _ in range(ATTEMPTS - 1):
-        session = opened()
-        if not server or server_of(session, server) == server:
-            return session
-        session.close()
-    return opened()
+    for attempt in range(1, ATTEMPTS + 1):
+        with opened() as session:
+            if not server or attempt == ATTEMPTS or server_of(session, server) == server:
+                yield session
+                return
+            session.close()
 
 
 def elsewhere(session: Session) -> str | None:

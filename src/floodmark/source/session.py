@@ -10,7 +10,7 @@ import os
 import select
 import socket
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -76,20 +76,12 @@ class Session:
         read_timeout: int = 60,
         connect_timeout: int = CONNECT_SECONDS,
         purpose: str = "query",
-        closed: Callable[[], None] = lambda: None,
-        keep: Callable[[Session], bool] = lambda session: False,
     ) -> None:
-        """`closed` is called at the end, possibly twice.
-
-        `keep` is called when the session's block has ended without an error; it may keep the connection for
-        another block, and then returns True.
-        """
         self.spec = spec
         # Offsets of the server's time zones at moments in the past and future, by the zone's name.
         self.zone_offsets: dict[bytes | None, dict[int, int]] = {}
         self._once: dict[str, list[Row]] = {}
-        self._keep = keep
-        self.use_for(purpose, closed)
+        self.use_for(purpose)
         self.read_timeout = read_timeout
         self.opened = time.monotonic()
         self._answer: RowStream | None = None  # to the last statement, if it bypassed the driver
@@ -103,15 +95,16 @@ class Session:
             self.close()
             raise
 
-    def use_for(self, purpose: str, closed: Callable[[], None] = lambda: None) -> Session:
+    def use_for(self, purpose: str) -> Session:
         """The session, for another block of queries."""
         self._label = f"{LABEL}{purpose.replace('*/', '* /')} */ "
-        self._closed = closed
         return self
 
     @property
     def at_rest(self) -> bool:
-        """Whether the connection waits for a statement: neither side has closed it, and the server has sent nothing."""
+        """Whether the connection waits for a statement: neither side has closed it, and all that was sent is read."""
+        if self._answer is not None and not self._answer.ended:
+            return False
         try:
             return not self._link.closed and not select.select([self._wire], [], [], 0)[0]
         except (OSError, ValueError):  # closed by us
@@ -207,20 +200,12 @@ class Session:
         """Closes the connection; safe to call twice."""
         self._link.close()
         self._wire.close()
-        self._closed()
 
     def __enter__(self) -> Session:
         return self
 
     def __exit__(self, *error: object) -> None:
-        # Whoever gets the session next sets another `closed`, perhaps before this one was called.
-        closed, self._closed = self._closed, lambda: None
-        try:
-            half_read = self._answer is not None and not self._answer.ended
-            if error[0] is not None or half_read or not self._keep(self):
-                self.close()
-        finally:
-            closed()
+        self.close()
 
 
 # ---------------------------------------------------------------- connecting

@@ -145,7 +145,7 @@ def _met(
 
         def conduct() -> None:
             # Opened before any task is submitted: the tasks would take all connections.
-            with services.sessions("snapshot", OWN) as (session, holder):
+            with services.throttle.sessions("snapshot", OWN) as (session, holder):
                 outcome.ready.set()
                 came = meeting.begin(room, patience if local else max(patience, COMING), outcome.ended.is_set)
                 proving = proof(session, mariadb)
