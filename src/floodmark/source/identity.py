@@ -32,8 +32,8 @@ from floodmark.model.witnesses import (
     told_by,
     without,
 )
-from floodmark.source import ranges as edges
 from floodmark.source import sql
+from floodmark.source.ranges import next_auto_increment
 from floodmark.source.server import Trust, channels, first_server, server_of, server_parts, server_sql
 from floodmark.source.session import Row, Session, as_text, parse_version
 
@@ -262,44 +262,34 @@ def witnesses(
     high = window.high if window else low
     if high is None or not table.order:
         return ()
-    chosen = _chosen(table)
     # Without an index that yields the order, the newest keys serve instead. Rows outside the `where` are as
     # good as others: finding 16 that match it may take long.
     source = table.source
     straight = source.cursor_index is not None and source.cursor_index not in source.needs_sort
     along = table.order if straight or not table.key else table.key
     index = source.cursor_index if along == table.order else source.key_index
-    newest = (
-        f"SELECT {chosen} FROM {sql.source(table, index)}{sql.where([sql.upto(table, table.order, high)])}"
-        f" ORDER BY {sql.ordering(table, along, 'DESC')} LIMIT {NEWEST if table.key else KEYLESS}"
-    )
-    rows = session.rows(newest)[::-1]
+    last, most = sql.ordering(table, along, "DESC"), NEWEST if table.key else KEYLESS
+    rows = session.rows(_rows(table, [sql.upto(table, table.order, high)], index, last, most))[::-1]
     if window is not None and window.edges and table.key and (straight or window.by == "key"):
-        rows = [*session.rows(_at_edges(table, window, chosen)), *rows]
+        by, index = (
+            (table.key, source.key_index) if window.by == "key" else (table.order, source.cursor_index)
+        )
+        edges, order = window.edges[:: -(-len(window.edges) // EARLIER)], sql.ordering(table, by)
+        each = [f"({_rows(table, [sql.after(table, by, edge)], index, order, 1)})" for edge in edges]
+        rows = [*session.rows(" UNION ALL ".join(each)), *rows]
     elif first and table.key:
-        lowest = f"ORDER BY {sql.ordering(table, table.key)} LIMIT {EARLIER}"
-        rows = [*session.rows(f"SELECT {chosen} FROM {sql.source(table, source.key_index)} {lowest}"), *rows]
+        lowest = _rows(table, [], source.key_index, sql.ordering(table, table.key), EARLIER)
+        rows = [*session.rows(lowest), *rows]
     n, marks = len(table.order), [mark(column) for column in told_by(table)]
     return in_order(
         table, [(sql.position_of(table, table.order, row[:n]), _cells(marks, row[n:])) for row in rows]
     )
 
 
-def _at_edges(table: Table, window: Window, chosen: str) -> str:
-    """The query for the first rows of slices."""
-    source = table.source
-    by, index = (table.key, source.key_index) if window.by == "key" else (table.order, source.cursor_index)
-    step = -(-len(window.edges) // EARLIER)
-    return " UNION ALL ".join(
-        f"(SELECT {chosen} FROM {sql.source(table, index)}{sql.where([sql.after(table, by, edge)])}"
-        f" ORDER BY {sql.ordering(table, by)} LIMIT 1)"
-        for edge in window.edges[::step]
-    )
-
-
-def _chosen(table: Table) -> str:
-    cells = [_checksum(column) for column in told_by(table)]
-    return ", ".join([sql.position_columns(table, table.order), *cells])
+def _rows(table: Table, conditions: Sequence[str], index: str | None, order: str, most: int) -> str:
+    """The query for some rows, with their checksums."""
+    chosen = ", ".join([sql.position_columns(table, table.order), *map(_checksum, told_by(table))])
+    return sql.query(table, chosen, conditions, index, order=order, most=most, every=True)
 
 
 def _checksum(column: Column) -> str:
@@ -329,8 +319,7 @@ def _by_number(session: Session, table: Table, asked: Sequence[Witness]) -> list
     columns = told_by(table)
     marks = [mark(column) for column in columns]
     chosen = ", ".join([sql.quote(table.key[0]), sql.expression(cursor), *map(_checksum, columns)])
-    source = sql.source(table, table.source.key_index)
-    rows = session.rows(f"SELECT {chosen} FROM {source}{sql.where([keys])}")
+    rows = session.rows(sql.query(table, chosen, [keys], table.source.key_index, every=True))
     there = {int(key or 0): (moment, _cells(marks, tuple(cells))) for key, moment, *cells in rows}
     found: list[list[CurrentRow]] = []
     for witness in asked:
@@ -362,7 +351,7 @@ def _one_by_one(session: Session, table: Table, asked: Sequence[Witness]) -> lis
         if not table.key:
             cells = dict(witness.cells)
             there += [f"{_checksum(c)} <=> {_number(cells[mark(c)])}" for c in columns if mark(c) in cells]
-        parts.append(f"(SELECT {chosen} FROM {sql.source(table, index)}{sql.where(there)} LIMIT 1)")
+        parts.append(f"({sql.query(table, chosen, there, index, most=1, every=True)})")
     found: list[list[CurrentRow]] = [[] for _ in asked]
     for which, side, *row in session.rows(" UNION ALL ".join(parts)):
         found[int(which or 0)].append(CurrentRow(int(side or 0), _cells(marks, tuple(row))))
@@ -387,11 +376,10 @@ def _is(column: Column, value: Value) -> str:
 
 def ends(session: Session, table: Table, upto: Position) -> Deep:
     """Whether there are rows up to a position; the lowest key, and the next one if it is auto-increment."""
-    below = session.rows(
-        f"SELECT 1 FROM {sql.source(table)}{sql.where([sql.upto(table, table.order, upto)])} LIMIT 1"
-    )
+    up_to = [sql.upto(table, table.order, upto)]
+    below = session.rows(sql.query(table, "1", up_to, most=1, every=True))
     if len(table.key) != 1 or not table.column(table.key[0]).auto_increment:
         return Deep(bool(below))
-    lowest = session.rows(f"SELECT MIN({sql.quote(table.key[0])}) FROM {sql.source(table)}")[0][0]
-    counter = edges.next_auto_increment(session, table)
+    lowest = session.rows(sql.query(table, f"MIN({sql.quote(table.key[0])})", every=True))[0][0]
+    counter = next_auto_increment(session, table)
     return Deep(bool(below), int(lowest) if lowest is not None else None, counter)
