@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import takewhile
 
 from floodmark.config.load import TableOptions
 from floodmark.model.errors import ConfigError, about
@@ -22,7 +23,6 @@ from floodmark.model.table import Cascade, Column, Mode, Recipe, SourceTable, Ta
 from floodmark.model.types import comparison, fields, quote
 from floodmark.source import sql
 from floodmark.source.session import Session, as_text, version
-from floodmark.source.sql import NUMBERED, source, text
 
 CURSORS = ("update_at", "updated_at", "update_time", "modified_at", "last_modified", "last_update")
 CLOCKS = {"datetime", "timestamp"}
@@ -251,20 +251,49 @@ def _columns(session: Session, schema: str, table: str) -> list[Column]:
 # ---------------------------------------------------------------- key, cursor, mode
 
 
-def _key(
-    columns: Sequence[Column], found: Sequence[Index], options: TableOptions, notes: list[Note]
-) -> tuple[tuple[str, ...], str | None]:
-    keys = Keys(columns, found)
+# A key's columns, and an index that yields them in this order, if there is one.
+_Key = tuple[tuple[str, ...], str | None]
+
+
+def _key(columns: Sequence[Column], found: Sequence[Index], options: TableOptions, notes: list[Note]) -> _Key:
+    """The user's key, or else the primary key or the shortest unique one; () if none can tell rows apart."""
+    by_name = {c.name: c for c in columns}
+
+    def short(index: Index) -> bool:
+        """Whether a B-tree could hold the index; MariaDB hashes unique columns that are too long for one."""
+        return sum(by_name[name].octets or 0 for name in index.columns) <= LONGEST_KEY
+
+    unique = [i for i in found if i.unique and i.whole and (i.ordered or short(i))]
+    rest = [i for i in found if i not in unique]
     if options.key is not None:
-        named = tuple(_named(columns, k) for k in options.key)
-        for column in named:
-            if unfit := keys.unfit(column):
-                raise ConfigError(
-                    f"{column.name} can't be part of the key: {why_unfit(unfit, column)}",
-                    hint="choose another key",
-                )
-        return keys.configured(tuple(c.name for c in named), notes)
-    return keys.discovered(notes)
+        key = tuple(_named(columns, name).name for name in options.key)
+        for name in key:
+            if unfit := _unfit(by_name[name]):
+                why = why_unfit(unfit, by_name[name])
+                raise ConfigError(f"{name} can't be part of the key: {why}", hint="choose another key")
+        for index in unique:
+            if set(index.columns) == set(key):
+                return index.columns, index.name if index.ordered else None
+        if not any(set(i.columns) <= set(key) for i in unique):
+            notes.append(Note("no_unique_index", columns=key))
+        leading = (i.name for i in rest if i.whole and i.ordered and i.columns[: len(key)] == key)
+        return key, next(leading, None)
+    for index in sorted(unique, key=lambda i: (i.name != "PRIMARY", not i.ordered, len(i.columns))):
+        wrong = next((c for c in map(by_name.__getitem__, index.columns) if _unfit(c)), None)
+        if wrong is None:
+            return index.columns, index.name if index.ordered else None
+        notes.append(Note("unfit_index", wrong, index=index.name, unfit=_unfit(wrong)))
+    notes += [Note("unfit_index", index=i.name, unfit="in_part") for i in rest if i.unique and not i.whole]
+    return (), None
+
+
+def _unfit(column: Column) -> Unfit | None:
+    """Why the column can't be part of a key, if so."""
+    if column.nullable:
+        return "nullable"
+    if column.data_type in ("float", "double"):
+        return "inexact"
+    return "unknown_collation" if comparison(column) == "unknown" else None
 
 
 def _reading(
@@ -276,7 +305,13 @@ def _reading(
     counter = next((c.name for c in columns if key == (c.name,) and c.auto_increment), None)
     clock = _clock(columns, options, notes)
     if options.cursor is not None:
-        cursor: str | None = _configured_cursor(columns, options.cursor).name
+        column = _named(columns, options.cursor)
+        if column.data_type not in _ORDERED:
+            raise ConfigError(
+                f"{column.name} can't be the cursor: it is {column.type}",
+                hint="a cursor is a time or a growing number",
+            )
+        cursor: str | None = column.name
     elif options.mode == "append":
         cursor = counter or clock
     else:
@@ -295,16 +330,6 @@ def _reading(
     if cursor is None:
         raise ConfigError(f"mode {options.mode} needs a cursor", hint="set `cursor`, or mode: full")
     return cursor, options.mode
-
-
-def _configured_cursor(columns: Sequence[Column], name: str) -> Column:
-    column = _named(columns, name)
-    if column.data_type not in _ORDERED:
-        raise ConfigError(
-            f"{column.name} can't be the cursor: it is {column.type}",
-            hint="a cursor is a time or a growing number",
-        )
-    return column
 
 
 def _clock(columns: Sequence[Column], options: TableOptions, notes: list[Note]) -> str | None:
@@ -332,11 +357,7 @@ def proposed_cursor(table: Table) -> Column | None:
 
 def _check_readable(session: Session, table: Table, also: str = "") -> None:
     """Selects all columns with the `where` but no rows, so that missing rights and wrong names show now."""
-    where = f" WHERE ({table.recipe.where}\n)" if table.recipe.where else ""
-    names = ", ".join(f.select for f in fields(table))
-    session.rows(
-        f"SELECT {also}{names} FROM {quote(table.source.schema)}.{quote(table.source.table)}{where} LIMIT 0"
-    )
+    session.rows(sql.query(table, also + ", ".join(f.select for f in fields(table)), most=0))
 
 
 def _reads_all(session: Session, table: Table, columns: int) -> bool:
@@ -384,6 +405,8 @@ def _int(cell: bytes | None) -> int | None:
     return None if cell is None else int(cell)
 
 
+# ---------------------------------------------------------------- indexes
+
 LONGEST_KEY = 3072  # bytes in a B-tree of InnoDB
 
 
@@ -418,7 +441,7 @@ def indexes(session: Session, schema: str, table: str) -> list[Index]:
     usable = {b"IGNORED": " AND IGNORED = 'NO'", b"IS_VISIBLE": " AND IS_VISIBLE = 'YES'"}
     rows = session.rows(
         "SELECT INDEX_NAME, NON_UNIQUE, COLUMN_NAME, SUB_PART, INDEX_TYPE, COLLATION FROM information_schema.STATISTICS"
-        f" WHERE TABLE_SCHEMA = {text(schema)} AND TABLE_NAME = {text(table)}"
+        f" WHERE TABLE_SCHEMA = {sql.text(schema)} AND TABLE_NAME = {sql.text(table)}"
         f"{''.join(usable[(name or b'').upper()] for (name,) in switches)}"
         " ORDER BY INDEX_NAME <> 'PRIMARY', NON_UNIQUE, INDEX_NAME, SEQ_IN_INDEX"
     )
@@ -441,12 +464,15 @@ def indexes(session: Session, schema: str, table: str) -> list[Index]:
 def cursor_index(found: Sequence[Index], order: Sequence[str]) -> str | None:
     """The index to read along: one in exactly this order, else the one that follows it furthest; shortest."""
     usable = [i for i in found if order and i.ordered and i.whole and i.columns[0] == order[0]]
-    if not usable:
-        return None
-    return min(
-        usable,
-        key=lambda i: (not _straight(found, i, order), -_common(i.columns, order), len(i.columns)),
-    ).name
+
+    def rank(index: Index) -> tuple[bool, int, int]:
+        common = sum(
+            1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(index.columns, order, strict=False))
+        )
+        return not _straight(found, index, order), -common, len(index.columns)
+
+    best = min(usable, key=rank, default=None)
+    return best.name if best else None
 
 
 def needs_sorting(found: Sequence[Index], name: str | None, order: Sequence[Column]) -> bool:
@@ -455,7 +481,9 @@ def needs_sorting(found: Sequence[Index], name: str | None, order: Sequence[Colu
     if index is None:
         return False
     # Such a column is ordered by an expression; see `sql.expression`.
-    return any(c.data_type in NUMBERED for c in order) or not _straight(found, index, [c.name for c in order])
+    return any(c.data_type in sql.NUMBERED for c in order) or not _straight(
+        found, index, [c.name for c in order]
+    )
 
 
 def _straight(found: Sequence[Index], index: Index, order: Sequence[str]) -> bool:
@@ -465,64 +493,17 @@ def _straight(found: Sequence[Index], index: Index, order: Sequence[str]) -> boo
     return [name for name, _ in along] == list(order) and len({down for _, down in along}) == 1
 
 
-def _common(one: Sequence[str], other: Sequence[str]) -> int:
-    return next(
-        (n for n, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other))
-    )
+# ---------------------------------------------------------------- names of columns that record changes
 
-
-class Keys:
-    """Which columns can tell a table's rows apart."""
-
-    def __init__(self, columns: Sequence[Column], found: Sequence[Index]) -> None:
-        self._columns = {c.name: c for c in columns}
-        self._unique = [i for i in found if i.unique and i.whole and (i.ordered or self._short(i))]
-        self._rest = [i for i in found if i not in self._unique]
-
-    def _short(self, index: Index) -> bool:
-        """Whether a B-tree could hold the index; MariaDB hashes unique columns that are too long for one."""
-        return sum(self._columns[name].octets or 0 for name in index.columns) <= LONGEST_KEY
-
-    def unfit(self, column: Column) -> Unfit | None:
-        """Why the column can't be part of a key, if so."""
-        if column.nullable:
-            return "nullable"
-        if column.data_type in ("float", "double"):
-            return "inexact"
-        return "unknown_collation" if comparison(column) == "unknown" else None
-
-    def discovered(self, notes: list[Note]) -> tuple[tuple[str, ...], str | None]:
-        """The primary key, or else the shortest unique key, with its index; () if none is fit."""
-        for index in sorted(self._unique, key=lambda i: (i.name != "PRIMARY", not i.ordered, len(i.columns))):
-            columns = [self._columns[c] for c in index.columns]
-            wrong = next(((c, unfit) for c in columns if (unfit := self.unfit(c))), None)
-            if wrong is None:
-                return index.columns, index.name if index.ordered else None
-            notes.append(Note("unfit_index", wrong[0], index=index.name, unfit=wrong[1]))
-        in_part = [i.name for i in self._rest if i.unique and not i.whole]
-        notes += [Note("unfit_index", index=name, unfit="in_part") for name in in_part]
-        return (), None
-
-    def configured(self, key: tuple[str, ...], notes: list[Note]) -> tuple[tuple[str, ...], str | None]:
-        """The user's key, in the order of the unique index over the same columns if there is one."""
-        for index in self._unique:
-            if set(index.columns) == set(key):
-                return index.columns, index.name if index.ordered else None
-        if not any(set(i.columns) <= set(key) for i in self._unique):
-            notes.append(Note("no_unique_index", columns=key))
-        leading = next(
-            (i for i in self._rest if i.whole and i.ordered and i.columns[: len(key)] == key), None
-        )
-        return key, leading.name if leading else None
-
-
+# Discovery picks such a column on its own only if its name is one of CURSORS, or MySQL maintains it: only the
+# application knows whether every change sets it. So these are merely proposed, and a person decides.
 _CHANGED = r"updated?|updates?|upd|modif(?:y|ied|ication)|mod|changed?|chg|edit(?:ed)?|altered|amended|touched|revised|mtime"
 _BESIDE = r"last|date|datetime|time|timestamp|tstamp|stamp|ts|dt|at|on|gmt|utc|row|record|rec|sys|system|when"
 
 
 def likely_cursor(columns: Sequence[Column], table: str) -> Column | None:
     """The first DATETIME or TIMESTAMP named after changes of the row; NOT NULL columns come first."""
-    named = [c for c in columns if c.data_type in ("datetime", "timestamp") and tells_changes(c.name, table)]
+    named = [c for c in columns if c.data_type in CLOCKS and tells_changes(c.name, table)]
     return min(named, key=lambda c: c.nullable, default=None)
 
 
@@ -546,6 +527,10 @@ def _words_of(table: str) -> set[str]:
     return words | {word for word in singular if len(word) > 1}
 
 
+# ---------------------------------------------------------------- foreign keys that write
+
+# ON UPDATE CASCADE and ON DELETE SET NULL write into the child's columns without firing its triggers or its
+# ON UPDATE CURRENT_TIMESTAMP, on MySQL and MariaDB alike: no cursor reveals such a change.
 _WRITING = ("CASCADE", "SET NULL", "SET DEFAULT")
 _NAMES = r"`(?:[^`]|``)+`(?:[.,] ?`(?:[^`]|``)+`)*"
 _RULE = "RESTRICT|CASCADE|SET NULL|NO ACTION|SET DEFAULT"
@@ -556,13 +541,13 @@ _FOREIGN = re.compile(
 
 
 def cascades(session: Session, table: Table) -> tuple[Cascade, ...]:
-    """The foreign keys that write into a table. ON DELETE CASCADE removes rows, which is up to `deletes`.
+    """The foreign keys by which MySQL itself changes rows of a table. ON DELETE CASCADE removes rows, which is up to `deletes`.
 
     Read from its definition: MariaDB hides the constraints in information_schema from a user who may only
     read.
     """
     try:
-        definition = session.rows(f"SHOW CREATE TABLE {source(table)}")[0][1] or b""
+        definition = session.rows(f"SHOW CREATE TABLE {sql.source(table)}")[0][1] or b""
     except ConfigError:
         return ()  # MySQL doesn't show it to a user who may read only some columns
     return cascades_in(definition.decode(errors="replace"))
