@@ -140,10 +140,10 @@ def read_slice(
             if sums is not None:
                 sums.add(batch)
             if not job.only_look:
-                files.add(batch, changed.total() + batches.changed)
+                files.add(batch, changed.total() + batches.changes.total())
             read += batch.num_rows
             told(read)
-        changed.update(dict(batches.changes))
+        changed.update(batches.changes)
     keys = _outside(job, session) if job.outside else None
     source = end_read(session, job.table, job.expected, commits)
     files.close()

@@ -15,7 +15,6 @@ import re
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import replace
 from typing import Any, TypeAlias
 
 import pyarrow as pa
@@ -48,7 +47,7 @@ class UnfitValue(DataError):
 class Batches:
     """The rows of a SELECT of the table's fields, or of those chosen, as record batches of their file schema.
 
-    Also counts: `rows` delivered, and values `changed` by policy.
+    Also counts: `rows` delivered, and by column the values that policies have changed.
     """
 
     def __init__(
@@ -62,21 +61,12 @@ class Batches:
         chosen: Sequence[Field] | None = None,
     ) -> None:
         self.rows = 0
+        self.changes = Counter[str]()
         self._session, self._table, self._sql, self._limit = session, table, sql, rows
         self._fields = fields(table) if chosen is None else chosen
         self._schema = schema_of(self._fields)
-        self._changes = Changes()
-        self._converters = [converter(f, table, limits, self._changes) for f in self._fields]
+        self._converters = [Converter(f, table, limits, self.changes) for f in self._fields]
         self._batches = self._read()
-
-    @property
-    def changed(self) -> int:
-        return self._changes.values
-
-    @property
-    def changes(self) -> tuple[tuple[str, int], ...]:
-        """The values changed by policy, per column."""
-        return tuple(self._changes.columns.items())
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
         return self
@@ -182,6 +172,7 @@ _cast = pc.get_function("cast").call
 _TEXT = pa.string()
 _IN_KEY = "correct the value: it is part of the key, which must identify the row"
 _ZERO_PARTS = r"^\d{4}-(00-|\d\d-00)"
+_ESCAPED_NUL = re.compile(r"(\\\\)|\\u0000")  # in a pair of backslashes, neither begins an escape
 
 
 class Unfit(Exception):
@@ -194,43 +185,6 @@ class Unfit(Exception):
         self.hint = hint
 
 
-class Changes:
-    """How many values the table's policies have changed, per column."""
-
-    def __init__(self) -> None:
-        self.columns: Counter[str] = Counter()
-
-    @property
-    def values(self) -> int:
-        return self.columns.total()
-
-    def add(self, of: Field, which: Array) -> None:
-        """Counts the marked values."""
-        self.columns[of.column] += pc.sum(which).as_py() or 0
-
-
-def converter(field: Field, table: Table, limits: Capabilities, changes: Changes) -> Convert:
-    """The function from raw cells to the field's array. Made once per column, runs for every batch."""
-    if field.raw:
-        return _raw
-    if tells_rows_apart(field, table):
-        table = replace(table, recipe=replace(table.recipe, zero_dates="error", overflow="error"))
-    if is_moment(field):
-        return _moments(field, table, changes)
-    if field.is_text:
-        whole = limits.parses(field)
-        limit = limits.document if whole else limits.text
-        texts = _bounded(_values(field), field, limit, table, changes)
-        if field.name in table.key and member_text(table.column(field.name)):
-            texts = _unlike_others(texts)
-        return texts if limits.nul else _without_nul(texts, field, table, changes, document=whole)
-    if field.file_only:
-        return _weights(limits.weight)
-    if pa.types.is_binary(field.arrow) or pa.types.is_large_binary(field.arrow):
-        return _bounded(_same, field, limits.binary, table, changes)
-    return _values(field)
-
-
 def refused_above(field: Field, table: Table, limits: Capabilities) -> int | None:
     """The length in bytes above which a value of the field stops the read; None if no length does."""
     return limits.exceeded(field) if when_too_long(field, table) == "error" else None
@@ -238,62 +192,154 @@ def refused_above(field: Field, table: Table, limits: Capabilities) -> int | Non
 
 def way_out(field: Field, table: Table, limit: int) -> str:
     """The hint for a value that is too long."""
-    return _document_choices(limit) if field.redshift == SUPER else _choices(field, table)
+    if field.redshift != SUPER:
+        return _choices(field, table)
+    longer = "warehouse.large_strings: true if the cluster has enable_large_strings_opt_in, or "
+    return f"JSON can't be truncated: set {longer if limit < MAX_LARGE_STRING else ''}overflow: null, or exclude the column"
 
 
 def to_arrow(field: Field, cells: list[bytes | None], table: Table, limits: Capabilities = DUCKDB) -> Array:
     """Converts the cells of one column, for few values. The reader keeps its converters instead."""
-    return converter(field, table, limits, Changes())(pa.array(cells, gathered(field.arrow)))
+    return Converter(field, table, limits, Counter())(pa.array(cells, gathered(field.arrow)))
 
 
-def _same(cells: Array) -> Array:
-    return cells
+class Converter:
+    """The conversion of raw cells to a field's array. Made once per column, called for every batch.
 
+    `changes` counts the values that the table's policies change; no policy may touch a value that tells rows apart.
+    """
 
-def _weights(limit: int | None) -> Convert:
-    """A key's weights, unchanged; no policy may touch values that rows are merged by."""
-    if limit is None:
-        return _same
+    def __init__(self, field: Field, table: Table, limits: Capabilities, changes: Counter[str]) -> None:
+        self._field, self._table, self._changes = field, table, changes
+        self._in_key = tells_rows_apart(field, table)
+        self._zero_dates = "error" if self._in_key else table.recipe.zero_dates
+        self._overflow = "error" if self._in_key else table.recipe.overflow
+        self._document = field.is_text and limits.parses(field)
+        self._nul = not field.is_text or limits.nul
+        self._named = field.is_text and field.name in table.key and member_text(table.column(field.name))
+        binary = pa.types.is_binary(field.arrow) or pa.types.is_large_binary(field.arrow)
+        limit = limits.binary if binary and not field.file_only else None
+        if field.is_text:
+            limit = limits.document if self._document else limits.text
+        # Only if values of the column can exceed it.
+        self._limit = None if limit is None or field.max_bytes <= limit else limit
+        self._heaviest = limits.weight if field.file_only else None
+        self._as_is = binary or field.file_only
+        self._moment = is_moment(field)
+        parsed = pa.timestamp("us") if self._moment and not pa.types.is_date32(field.arrow) else field.arrow
+        self._options = pc.CastOptions.safe(parsed)
 
-    def convert(cells: Array) -> Array:
-        lengths = pc.binary_length(cells)
-        if (pc.max(lengths).as_py() or 0) <= limit:
-            return cells
-        index = pc.index(pc.fill_null(pc.greater(lengths, limit), False), True).as_py()
-        raise Unfit(
-            index,
-            f"a key with {lengths[index].as_py():,} bytes of collation weights, but Redshift compares at most "
-            f"{limit:,}",
-            "give the key column a _bin collation, or shorten the value",
-        )
+    def __call__(self, cells: Array) -> Array:
+        if self._field.raw:  # the text of impossible dates; NULL for all others
+            text = cells.view(_TEXT)
+            return pc.if_else(_impossible(text), text, pa.scalar(None, _TEXT))
+        if self._moment:
+            return self._moments(cells)
+        values = cells if self._as_is else self._values(cells)
+        if self._heaviest is not None:
+            self._check_weights(values, self._heaviest)
+        elif self._limit is not None:
+            values = self._within(values, self._limit)
+        if self._named:
+            self._check_members(values)
+        return values if self._nul else self._without_nul(values)
 
-    return convert
-
-
-def _values(field: Field) -> Convert:
-    """Numbers, or text."""
-    options = pc.CastOptions.safe(field.arrow)
-
-    def convert(cells: Array) -> Array:
-        given = cells if field.is_text else _readable(cells)
+    def _values(self, cells: Array) -> Array:
+        """Numbers, or text."""
+        text = self._field.is_text
+        given = cells if text else _readable(cells)
         try:
-            return _cast([given], options)  # of text: checks UTF-8, copies nothing
+            return _cast([given], self._options)  # of text: checks UTF-8, copies nothing
         except pa.ArrowInvalid:
-            index = next(i for i in range(len(given)) if _fails(_cast, [given[i : i + 1]], options))
-            value = cells[index].as_py()
-            what, hint = (
-                f"{value!r}, which is not a valid {field.arrow}",
-                "check the column's type, or exclude the column",
+            index = next(i for i in range(len(given)) if _fails(_cast, [given[i : i + 1]], self._options))
+        value = cells[index].as_py()
+        if text:
+            shown = value[:32].hex() + ("…" if len(value) > 32 else "")
+            raise Unfit(
+                index,
+                f"text that is not valid Unicode (0x{shown})",
+                "correct the value, or exclude the column",
             )
-            if field.is_text:
-                shown = value[:32].hex() + ("…" if len(value) > 32 else "")
-                what, hint = (
-                    f"text that is not valid Unicode (0x{shown})",
-                    "correct the value, or exclude the column",
-                )
-            raise Unfit(index, what, hint) from None
+        what = f"{value!r}, which is not a valid {self._field.arrow}"
+        raise Unfit(index, what, "check the column's type, or exclude the column")
 
-    return convert
+    def _check_weights(self, weights: Array, limit: int) -> None:
+        """A key's weights stay unchanged: rows are merged by them."""
+        lengths = pc.binary_length(weights)
+        if (pc.max(lengths).as_py() or 0) > limit:
+            index = pc.index(pc.fill_null(pc.greater(lengths, limit), False), True).as_py()
+            raise Unfit(
+                index,
+                f"a key with {lengths[index].as_py():,} bytes of collation weights, but Redshift compares at most "
+                f"{limit:,}",
+                "give the key column a _bin collation, or shorten the value",
+            )
+
+    def _check_members(self, values: Array) -> None:
+        """No value of a key's ENUM or SET may read like another one: the warehouse has only their text."""
+        index = pc.index(pc.starts_with(values, TWIN), True).as_py()
+        if index >= 0:
+            number = values[index].as_py().removeprefix(TWIN)
+            raise Unfit(index, f"the number {number}, whose text is that of another value", _IN_KEY)
+
+    def _moments(self, cells: Array) -> Array:
+        """Dates and times; impossible ones by `zero_dates`."""
+        text = _readable(cells)
+        try:
+            return _cast([text], self._options).view(self._field.arrow)
+        except pa.ArrowInvalid:
+            bad = _impossible(text)
+        if self._zero_dates == "error":
+            index = max(pc.index(bad, True).as_py(), 0)
+            choices = "set zero_dates: null, or keep (the exact text in a second column)"
+            raise Unfit(index, f"the impossible date {text[index]}", _IN_KEY if self._in_key else choices)
+        self._count(bad)
+        possible = pc.if_else(bad, pa.scalar(None, _TEXT), text)
+        return _cast([possible], self._options).view(self._field.arrow)
+
+    def _within(self, values: Array, limit: int) -> Array:
+        """The values within the warehouse's limit; longer ones by `overflow`."""
+        lengths = pc.binary_length(values)
+        if (pc.max(lengths).as_py() or 0) <= limit:
+            return values
+        policy = when_too_long(self._field, self._table)
+        if policy == "error":
+            longest = pc.max(lengths)
+            raise Unfit(
+                pc.index(lengths, longest).as_py(),
+                f"a value of {longest.as_py():,} bytes, but the warehouse holds at most {limit:,}",
+                way_out(self._field, self._table, limit),
+            )
+        long = pc.fill_null(pc.greater(lengths, limit), False)
+        self._count(long)
+        if policy == "null":
+            return pc.if_else(long, pa.scalar(None, values.type), values)
+        pairs = zip(values.to_pylist(), long.to_pylist(), strict=True)
+        return pa.array([_cut(v, limit) if over else v for v, over in pairs], values.type)
+
+    def _without_nul(self, values: Array) -> Array:
+        """For a warehouse without U+0000 in text, which JSON documents write as an escape: refused, stripped of it, or NULL."""
+        sign = r"\u0000" if self._document else "\0"
+        if not pc.any(pc.match_substring(values, sign)).as_py():
+            return values
+        if self._document:
+            texts = [t and _ESCAPED_NUL.sub(lambda found: found[1] or "", t) for t in values.to_pylist()]
+            cleared = pa.array(texts, values.type)
+        else:
+            cleared = pc.replace_substring(values, sign, "")
+        bad = pc.fill_null(pc.not_equal(values, cleared), False)
+        if not pc.any(bad).as_py():
+            return values
+        if self._overflow == "error":
+            what = "a document" if self._document else "text"
+            said = f"{what} with the character U+0000, which the warehouse can't hold"
+            raise Unfit(pc.index(bad, True).as_py(), said, _choices(self._field, self._table))
+        self._count(bad)
+        return pc.if_else(bad, pa.scalar(None, values.type), values) if self._overflow == "null" else cleared
+
+    def _count(self, which: Array) -> None:
+        """Counts the marked values as changed."""
+        self._changes[self._field.column] += pc.sum(which).as_py() or 0
 
 
 def _readable(cells: Array) -> Array:
@@ -310,55 +356,6 @@ def _fails(convert: Callable[..., object], *arguments: object) -> bool:
     return False
 
 
-def _unlike_others(inner: Convert) -> Convert:
-    """The conversion of a key's ENUM or SET without values that read like others: the warehouse has only their text."""
-
-    def convert(cells: Array) -> Array:
-        values = inner(cells)
-        index = pc.index(pc.starts_with(values, TWIN), True).as_py()
-        if index >= 0:
-            number = values[index].as_py().removeprefix(TWIN)
-            raise Unfit(index, f"the number {number}, whose text is that of another value", _IN_KEY)
-        return values
-
-    return convert
-
-
-# ---------------------------------------------------------------- zero_dates
-
-
-def _moments(field: Field, table: Table, changes: Changes) -> Convert:
-    parsed = field.arrow if pa.types.is_date32(field.arrow) else pa.timestamp("us")
-    options = pc.CastOptions.safe(parsed)
-
-    def convert(cells: Array) -> Array:
-        text = _readable(cells)
-        try:
-            return _cast([text], options).view(field.arrow)
-        except pa.ArrowInvalid:
-            bad = _impossible(text)
-        if table.recipe.zero_dates == "error":
-            index = pc.index(bad, True).as_py()
-            raise Unfit(
-                max(index, 0),
-                f"the impossible date {text[index]}",
-                _IN_KEY
-                if tells_rows_apart(field, table)
-                else "set zero_dates: null, or keep (the exact text in a second column)",
-            )
-        changes.add(field, bad)
-        possible = pc.if_else(bad, pa.scalar(None, _TEXT), text)
-        return _cast([possible], options).view(field.arrow)
-
-    return convert
-
-
-def _raw(cells: Array) -> Array:
-    """The text of impossible dates; NULL for all others."""
-    text = cells.view(_TEXT)
-    return pc.if_else(_impossible(text), text, pa.scalar(None, _TEXT))
-
-
 def _impossible(text: Array) -> Array:
     """Which values are not dates; the answer itself is never NULL."""
     zero = pc.fill_null(pc.match_substring_regex(text, _ZERO_PARTS), False)
@@ -373,83 +370,11 @@ def _impossible(text: Array) -> Array:
     return zero
 
 
-# ---------------------------------------------------------------- overflow
-
-
-def _bounded(inner: Convert, field: Field, limit: int | None, table: Table, changes: Changes) -> Convert:
-    """The conversion with the warehouse's limit applied, if values of the column can exceed it."""
-    if limit is None or field.max_bytes <= limit:
-        return inner
-    return lambda cells: _within(inner(cells), limit, field, table, changes)
-
-
-def _within(values: Array, limit: int, field: Field, table: Table, changes: Changes) -> Array:
-    lengths = pc.binary_length(values)
-    if (pc.max(lengths).as_py() or 0) <= limit:
-        return values
-    long = pc.fill_null(pc.greater(lengths, limit), False)
-    policy = when_too_long(field, table)
-    if policy == "error":
-        longest = pc.max(lengths)
-        raise Unfit(
-            pc.index(lengths, longest).as_py(),
-            f"a value of {longest.as_py():,} bytes, but the warehouse holds at most {limit:,}",
-            way_out(field, table, limit),
-        )
-    changes.add(field, long)
-    if policy == "null":
-        return pc.if_else(long, pa.scalar(None, values.type), values)
-    cut = [
-        _cut(v, limit) if over else v for v, over in zip(values.to_pylist(), long.to_pylist(), strict=True)
-    ]
-    return pa.array(cut, values.type)
-
-
 def _cut(value: str | bytes, limit: int) -> str | bytes:
     """The longest prefix of whole characters that fits."""
     if isinstance(value, bytes):
         return value[:limit]
     return value.encode()[:limit].decode(errors="ignore")
-
-
-_ESCAPED_NUL = re.compile(r"(\\\\)|\\u0000")  # in a pair of backslashes, neither begins an escape
-
-
-def _without_nul(inner: Convert, field: Field, table: Table, changes: Changes, document: bool) -> Convert:
-    """The conversion for a warehouse without U+0000 in text: values are refused, stripped of it, or NULL.
-
-    In a JSON document, it is written as an escape.
-    """
-    sign, what = (r"\u0000", "a document") if document else ("\0", "text")
-
-    def convert(cells: Array) -> Array:
-        values = inner(cells)
-        if not pc.any(pc.match_substring(values, sign)).as_py():
-            return values
-        if document:
-            texts = [t and _ESCAPED_NUL.sub(lambda found: found[1] or "", t) for t in values.to_pylist()]
-            cleared = pa.array(texts, values.type)
-        else:
-            cleared = pc.replace_substring(values, sign, "")
-        bad = pc.fill_null(pc.not_equal(values, cleared), False)
-        if not pc.any(bad).as_py():
-            return values
-        if table.recipe.overflow == "error":
-            said = f"{what} with the character U+0000, which the warehouse can't hold"
-            raise Unfit(pc.index(bad, True).as_py(), said, _choices(field, table))
-        changes.add(field, bad)
-        return (
-            pc.if_else(bad, pa.scalar(None, values.type), values)
-            if table.recipe.overflow == "null"
-            else cleared
-        )
-
-    return convert
-
-
-def _document_choices(limit: int) -> str:
-    longer = "warehouse.large_strings: true if the cluster has enable_large_strings_opt_in, or "
-    return f"JSON can't be truncated: set {longer if limit < MAX_LARGE_STRING else ''}overflow: null, or exclude the column"
 
 
 def _choices(field: Field, table: Table) -> str:
@@ -491,22 +416,12 @@ def length_query(
     table: Table, window: Window | None, found: Mapping[Field, int], server: Version
 ) -> str | None:
     """The query for one row with such a value; None if the server can't enforce a time limit."""
-    lengths = {field: _length(field) for field in found}
-    long = " OR ".join(f"{lengths[field]} > {limit}" for field, limit in found.items())
-    conditions = sql.between(table, table.order, window.low, window.high) if window and table.order else []
-    conditions += [sql.matches(table)] if table.recipe.where else []
-    body = f"{', '.join(lengths.values())} FROM {sql.source(table)}{sql.where([*conditions, long])} LIMIT 1"
-    if server.mariadb:
-        limited = f"SET STATEMENT max_statement_time = {LOOK_SECONDS} FOR SELECT"
-        return f"{limited} {body}" if server.numbers >= (10, 1) else None
-    return (
-        f"SELECT /*+ MAX_EXECUTION_TIME({LOOK_SECONDS * 1000}) */ {body}"
-        if server.numbers >= (5, 7)
-        else None
-    )
-
-
-def _length(field: Field) -> str:
-    """A value's length in bytes as written to the file."""
-    value = f"CONVERT({field.select} USING utf8mb4)" if field.is_text else field.select
-    return f"OCTET_LENGTH({value})"
+    texts = [f"CONVERT({f.select} USING utf8mb4)" if f.is_text else f.select for f in found]
+    lengths = [f"OCTET_LENGTH({text})" for text in texts]  # in bytes as written to the file
+    long = " OR ".join(f"{length} > {limit}" for length, limit in zip(lengths, found.values(), strict=True))
+    inside = sql.between(table, table.order, window.low, window.high) if window and table.order else []
+    if server.numbers < ((10, 1) if server.mariadb else (5, 7)):
+        return None
+    hint = "" if server.mariadb else f"/*+ MAX_EXECUTION_TIME({LOOK_SECONDS * 1000}) */ "
+    query = sql.query(table, hint + ", ".join(lengths), [*inside, long], most=1)
+    return f"SET STATEMENT max_statement_time = {LOOK_SECONDS} FOR {query}" if server.mariadb else query

@@ -20,11 +20,11 @@ import pyarrow as pa
 
 from floodmark.config.load import SourceSpec
 from floodmark.host import ssh as tunnel
-from floodmark.model.errors import TransientError
+from floodmark.model.errors import FloodmarkError, TransientError
 from floodmark.model.statements import statement
 from floodmark.source.errors import translated
 from floodmark.source.rows.decoder import Array
-from floodmark.source.rows.packets import MySQLError, SmallResult
+from floodmark.source.rows.packets import MySQLError, SmallResult, StatementRefused, ask
 from floodmark.source.rows.stream import RowStream
 
 # The server waits this long for a reader that is busy writing to the store.
@@ -52,7 +52,7 @@ SETTINGS = (
 
 
 if TYPE_CHECKING:
-    from floodmark.source.log_in import Link
+    from floodmark.source.log_in import Connection
 
 Row = tuple[bytes | None, ...]
 
@@ -85,9 +85,12 @@ class Session:
         self.read_timeout = read_timeout
         self.opened = time.monotonic()
         self._answer: RowStream | None = None  # to the last statement, if it bypassed the driver
-        self._link: Link = _connect(spec, read_timeout, connect_timeout)
+        self._warnings = 0  # of the last statement that did not
+        self._closed = False
+        self._connection = _connect(spec, read_timeout, connect_timeout)
+        self._link: socket.socket = self._connection.link
         # Another thread can't end TLS while this one is reading, but it can shut down the socket underneath.
-        self._wire = socket.socket(fileno=os.dup(self._link.socket.fileno()))
+        self._wire = socket.socket(fileno=os.dup(self._link.fileno()))
         try:
             for statement in SETTINGS:
                 self._ask(statement)
@@ -106,14 +109,14 @@ class Session:
         if self._answer is not None and not self._answer.ended:
             return False
         try:
-            return not self._link.closed and not select.select([self._wire], [], [], 0)[0]
+            return not self._closed and not select.select([self._wire], [], [], 0)[0]
         except (OSError, ValueError):  # closed by us
             return False
 
     @property
     def connection_id(self) -> int:
         """The server's id of this connection."""
-        return self._link.number
+        return self._connection.number
 
     def rows(self, sql: str) -> list[Row]:
         """All rows of a small result; empty for statements without one."""
@@ -121,17 +124,16 @@ class Session:
 
     def rows_within(self, sql: str, seconds: float) -> list[Row] | None:
         """The same; None if the server keeps silent for that long. Then the connection is closed: the server may never end."""
-        link = self._link.socket
-        link.settimeout(seconds)
+        self._link.settimeout(seconds)
         try:
             return self.rows(sql)
         except TransientError:
-            if not self._link.closed:
+            if not self._closed:
                 raise
             return None
         finally:
-            if not self._link.closed:
-                link.settimeout(self.read_timeout or None)
+            if not self._closed:
+                self._link.settimeout(self.read_timeout or None)
 
     def once(self, sql: str) -> list[Row]:
         """The same for a question whose answer can't change while the connection lives: it is asked only once."""
@@ -145,8 +147,7 @@ class Session:
         try:
             names = [name.lower() for name in found.names()]
         except MySQLError as error:
-            self.close()
-            raise translated(error, self.spec) from error
+            raise self._translated(error) from error
         texts = ([None if cell is None else as_text(cell) for cell in row] for row in found.rows)
         return [dict(zip(names, row, strict=True)) for row in texts]
 
@@ -162,9 +163,17 @@ class Session:
     def _ask(self, sql: str) -> SmallResult:
         self._answer = None
         try:
-            return self._link.ask((self._label + sql).encode())
+            result = ask(self._link, (self._label + sql).encode())
         except MySQLError as error:
-            raise translated(error, self.spec) from error
+            raise self._translated(error) from error
+        self._warnings = result.warnings
+        return result
+
+    def _translated(self, error: MySQLError) -> FloodmarkError:
+        """The error as one of ours; unless the server has only refused a statement, the connection can't be used any more."""
+        if not isinstance(error, StatementRefused):
+            self.close()
+        return translated(error, self.spec)
 
     def columns(
         self, sql: str, size: int, wanted: Sequence[pa.DataType]
@@ -175,21 +184,19 @@ class Session:
         is busy until the end. Closing the generator earlier closes the connection: dropping a half-read result would mean
         reading it to its end.
         """
-        answer = self._answer = RowStream(self._link.socket, wanted, self.read_timeout)
+        answer = self._answer = RowStream(self._link, wanted, self.read_timeout)
         try:
             answer.ask((self._label + sql).encode())
             yield from iter(partial(answer.fetch_row, size), [])  # holds no block while the next one arrives
         except MySQLError as error:
-            if not answer.refused:
-                self.close()
-            raise translated(error, self.spec) from error
+            raise self._translated(error) from error
         except BaseException:
             self.close()
             raise
 
     def warnings(self) -> int:
         """How many warnings the last statement left; for a stream, only after its end."""
-        return self._answer.warnings if self._answer is not None else self._link.warnings
+        return self._answer.warnings if self._answer is not None else self._warnings
 
     def abort(self) -> None:
         """Aborts, from any thread, whatever the connection is waiting for; its caller gets an error."""
@@ -198,7 +205,8 @@ class Session:
 
     def close(self) -> None:
         """Closes the connection; safe to call twice."""
-        self._link.close()
+        self._closed = True
+        self._connection.close()
         self._wire.close()
 
     def __enter__(self) -> Session:
@@ -211,10 +219,10 @@ class Session:
 # ---------------------------------------------------------------- connecting
 
 
-def _connect(spec: SourceSpec, read_timeout: int, connect_timeout: int) -> Link:
+def _connect(spec: SourceSpec, read_timeout: int, connect_timeout: int) -> Connection:
     from floodmark.source.log_in import opened  # imports the driver, so only when connecting
 
-    def at(address: tuple[str, int] | str) -> Link:
+    def at(address: tuple[str, int] | str) -> Connection:
         try:
             return opened(spec, address, read_timeout, connect_timeout)
         except MySQLError as error:

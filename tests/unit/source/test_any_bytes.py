@@ -17,7 +17,7 @@ from typing import Any
 import pyarrow as pa
 
 from floodmark.model.errors import ConfigError
-from floodmark.source.log_in import Link, pymysql
+from floodmark.source.rows import packets as protocol
 from floodmark.source.rows.packets import MySQLError
 from floodmark.source.rows.stream import RowStream
 from tests.support.mysql_log_ins import OK, PASSWORD, PLAIN, greeting, login, refusal, server, switch
@@ -135,9 +135,7 @@ def test_any_answer_in_text_is_rows_of_its_columns_or_an_error() -> None:
 
 def ask(link: socket.socket) -> tuple[list[str], list[Any]]:
     """A query over a logged-in connection."""
-    connection = pymysql.Connection(defer_connect=True, conv={}, use_unicode=False, ssl_disabled=True)
-    connection._sock, connection._rfile, connection._current_timeout = link, link.makefile("rb"), None
-    found = Link(connection, link).ask(b"SELECT 1")
+    found = protocol.ask(link, b"SELECT 1")
     return found.names(), found.rows
 
 

@@ -39,7 +39,6 @@ class RowStream:
     ) -> None:
         """`wanted` is the target type of each column; `seconds` is how long the server may be silent."""
         self.warnings = 0
-        self.refused = False  # an error came in place of a result; the connection is still usable
         self._link, self._wanted = link, wanted
         self._kinds: list[decoder.Kind] | None = None  # of a prepared statement
         self._statement = b""
@@ -88,8 +87,7 @@ class RowStream:
         """Waits for the first row of the answer, or for the server's error."""
         packet = self._packet()
         if packet[:1] == b"\xff":
-            self.refused = True
-            raise wire.refusal(packet)
+            raise wire.StatementRefused(*wire.refusal(packet).args)
         columns, described = wire.columns_in(packet)
         if columns != len(self._wanted):
             raise malformed()
