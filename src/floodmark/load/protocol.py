@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from floodmark.model.commit import DataFile, LoadAs, WithFiles, by_key
@@ -23,12 +24,13 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from floodmark.load.columns import Change
-    from floodmark.load.freshness import Freshness
     from floodmark.load.row_text import TargetSql
 
 LEDGER = "floodmark_ledger"  # one row per loaded commit
 TARGETS = "floodmark_targets"  # one row per target: the log whose rows it holds, and the load epoch
 COUNTS = "floodmark_counts"  # one row per target: how many rows the last load left in it
+FRESHNESS = "floodmark_freshness"  # one row per target: up to when it is complete
+FRESHNESS_COLUMNS = ("target", "source_table", "as_of", "checked_at", "watermark", "commit_n", "run")
 KEYS = "floodmark_keys_"  # + target: MySQL's weight of a text key -> the key as it is stored
 HASH_FIELD = f"{OURS}hash"  # of that weight, where the table holds its hash
 
@@ -122,6 +124,23 @@ class LoadOutcome:
     @property
     def files(self) -> int:
         return sum(row.files for row in self.loaded)
+
+
+@dataclass(frozen=True)
+class Freshness:
+    """Up to when a target has everything that its source had: a row of FRESHNESS, for dbt and the like.
+
+    Derived, and only for readers: nothing that moves rows looks at it. A run writes all its targets in one go, also
+    those that it found unchanged. `as_of` never goes back, even if an older run writes last.
+    """
+
+    target: str
+    source_table: str
+    as_of: datetime  # all that the source had then is in the target
+    checked_at: datetime  # when a sync last looked
+    watermark: str | None  # the cursor's own value
+    commit_n: int | None
+    run: str
 
 
 class Warehouse(Protocol):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from floodmark.load.freshness import Freshness
+from floodmark.load.protocol import Freshness
 from floodmark.log.status import TableStatus, read_status
 from floodmark.model.errors import FloodmarkError
 from floodmark.model.events import Noted

@@ -13,9 +13,8 @@ import pyarrow.compute
 import pytest
 
 from floodmark.load import canonical, row_text
-from floodmark.load.duckdb import handing_out
-from floodmark.load.duckdb.handing_out import Portion, batch_rows, first_portion
-from floodmark.load.duckdb.warehouse import DuckDB
+from floodmark.load.duckdb import warehouse as handing_out
+from floodmark.load.duckdb.warehouse import DuckDB, Portion, batch_rows, first_portion
 from floodmark.load.protocol import HandsOutRows
 from floodmark.model.canonical import Digest, Scope, Span, forms, printed
 from floodmark.model.errors import DataError

@@ -13,8 +13,15 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import TypeVar
 
-from floodmark.load.column_mapping import arrived, may_be_null, placed
-from floodmark.load.columns import Change, TargetColumn, check_nullable, check_strangers
+from floodmark.load.columns import (
+    Change,
+    TargetColumn,
+    arrived,
+    check_nullable,
+    check_strangers,
+    may_be_null,
+    placed,
+)
 from floodmark.load.decide import (
     Decision,
     check_new_epoch,
@@ -24,26 +31,32 @@ from floodmark.load.decide import (
     touched,
 )
 from floodmark.load.files import file_fields
-from floodmark.load.freshness import FRESHNESS, Freshness
-from floodmark.load.protocol import KEYS, LoadOutcome, LoadRequest, data_files
-from floodmark.load.redshift import freshness
-from floodmark.load.redshift.catalog import Relation, checked_columns, numbered, relations
-from floodmark.load.redshift.ddl import (
+from floodmark.load.protocol import FRESHNESS, KEYS, Freshness, LoadOutcome, LoadRequest, data_files
+from floodmark.load.redshift.catalog import (
+    Relation,
+    checked_columns,
+    checked_target,
+    folded,
+    numbered,
+    path,
+    relations,
+)
+from floodmark.load.redshift.facts import naming_rights
+from floodmark.load.redshift.files import WriteManifest, manifests, prove
+from floodmark.load.redshift.ledger import ROWS, LedgerTables, check_still, write_freshness
+from floodmark.load.redshift.merge import put
+from floodmark.load.redshift.shape import (
+    altered,
+    check_large_strings,
     check_parsed,
     check_replaceable,
+    fitted,
     keys_query,
     replaced,
     replacing,
     shape,
     wanted_columns,
 )
-from floodmark.load.redshift.files import WriteManifest, manifests, prove
-from floodmark.load.redshift.fit import altered, check_large_strings, fitted
-from floodmark.load.redshift.ledger import ROWS, LedgerTables, check_still
-from floodmark.load.redshift.lock import naming_users
-from floodmark.load.redshift.merge import put
-from floodmark.load.redshift.names import checked_target, folded, path
-from floodmark.load.redshift.rights import naming_rights
 from floodmark.load.redshift.steps import (
     Busy,
     Check,
@@ -55,7 +68,7 @@ from floodmark.load.redshift.steps import (
     TooLong,
     Transport,
 )
-from floodmark.load.redshift.transaction import Tries
+from floodmark.load.redshift.transaction import Tries, naming_users
 from floodmark.load.row_text import REDSHIFT, TargetSql
 from floodmark.model.errors import FloodmarkError, about
 from floodmark.model.ledger import Ledger, LedgerRow, LoadSum, Part, TargetFiller
@@ -189,7 +202,7 @@ class Redshift:
     def note_freshness(self, rows: Sequence[Freshness]) -> None:
         """Advance these targets in `floodmark_freshness`, all at once."""
         with naming_rights(self._transport, self.schema, (FRESHNESS,)):
-            self._tries.asked(lambda session: freshness.write(session, self.schema, rows, self._limits))
+            self._tries.asked(lambda session: write_freshness(session, self.schema, rows, self._limits))
 
     def set_epoch(
         self, pipeline: str, log: str, table: str, target: str, epoch: int, *, adopt: bool = False

@@ -12,8 +12,15 @@ from pathlib import Path
 from floodmark.config.load import Config, WarehouseSpec
 from floodmark.load.open import transport
 from floodmark.load.protocol import LEDGER, quote
-from floodmark.load.redshift.facts import DatabaseFacts, look, region
-from floodmark.load.redshift.rights import Rights, assuming, table_grants, taking_over
+from floodmark.load.redshift.facts import (
+    DatabaseFacts,
+    Rights,
+    assuming,
+    look,
+    region,
+    table_grants,
+    taking_over,
+)
 from floodmark.model.errors import FloodmarkError
 from floodmark.model.text import counted, size
 from floodmark.setup.doctor.check import Check, Section
@@ -57,11 +64,11 @@ def _duckdb(path: Path, schema: str, file_lock: threading.Lock) -> Iterator[Chec
     if not path.exists():
         yield SECTION.ok("file", f"{path.name} does not exist yet: the first load creates it")
         return
-    from floodmark.load.duckdb import facts as duckdb_facts
+    from floodmark.load.duckdb import ledger as duckdb_ledger
 
     try:
         with file_lock:
-            facts = duckdb_facts.look(path, schema, LOCK_SECONDS)
+            facts = duckdb_ledger.look(path, schema, LOCK_SECONDS)
     except FloodmarkError as error:
         yield SECTION.failed("file", error)
         return
