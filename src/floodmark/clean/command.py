@@ -16,8 +16,7 @@ from floodmark.clean.choose import Facts, Removal, Staged, Wanted, choose, orpha
 from floodmark.clean.remove import Outcome, gather, listed, loaded_at, remove
 from floodmark.config.load import Config
 from floodmark.load.ledgers import Ledgers
-from floodmark.load.open import open_warehouse
-from floodmark.load.protocol import Warehouse
+from floodmark.load.protocol import Warehouse, open_warehouse
 from floodmark.log import pipeline
 from floodmark.log.claim import Changed, claim, decide_and_claim, refuse_if_held
 from floodmark.log.fold import State, duplicates, would_duplicate

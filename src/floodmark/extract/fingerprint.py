@@ -17,7 +17,7 @@ from floodmark.model.canonical import Digest, forms
 from floodmark.model.row_hash import Sums, hashes
 from floodmark.model.table import Table
 from floodmark.model.types import LONG, fields
-from floodmark.model.warehouse import DUCKDB
+from floodmark.model.warehouse import UNLIMITED
 
 
 class Fingerprint:
@@ -56,7 +56,7 @@ class SnapshotSums:
 
     def __init__(self, table: Table, key: bytes) -> None:
         names = [field.name for field in fields(table)]
-        self._columns = [names.index(form.field.name) for form in forms(table, DUCKDB)]
+        self._columns = [names.index(form.field.name) for form in forms(table, UNLIMITED)]
         self._key = key
         self._sums = Sums()
 

@@ -23,6 +23,7 @@ from floodmark.model.lineage import current
 from floodmark.model.names import DELETED, DERIVED, target_name
 from floodmark.model.table import Table
 from floodmark.model.types import Field, fields, is_moment
+from floodmark.model.warehouse import Capabilities
 
 
 @dataclass(frozen=True)
@@ -42,6 +43,12 @@ class Wanted(NamedTuple):
     name: str
     type: str
     fill: str | None = None
+
+
+def wanted_columns(fields: Sequence[Field], can: Capabilities, newest: Table | None = None) -> list[Wanted]:
+    """The target's columns for some fields; `newest`: tells what existing rows get in those that have to be added."""
+    filled = fills(newest) if newest is not None else {}
+    return [Wanted(f.target, can.type_of(f), filled.get(f.target)) for f in fields if not f.file_only]
 
 
 @dataclass(frozen=True)
@@ -290,9 +297,11 @@ class Constant:
     """What rows get in a column of the target that their files lack; NULL only if they are new there."""
 
     target: str
-    redshift: str = ""
-    duckdb: str = ""
+    field: Field | None = None
     value: str | None = None
+
+    def type(self, can: Capabilities) -> str:
+        return can.type_of(self.field) if self.field else ""
 
 
 def placed(table: Table, newest: Table) -> tuple[Field, ...]:
@@ -319,7 +328,7 @@ def constants(table: Table, newest: Table) -> tuple[Constant, ...]:
     found = [Constant(target_name(name)) for name in sorted(gone)]
     for field, fill in _filled(newest):
         if field.column.lower() not in have | gone:
-            found.append(Constant(field.target, field.redshift, field.duckdb, fill))
+            found.append(Constant(field.target, field, fill))
     return tuple(found)
 
 

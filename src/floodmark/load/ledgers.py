@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from floodmark.config.load import Config
-from floodmark.load.open import open_warehouse
 from floodmark.load.pending import ledger_for
-from floodmark.load.protocol import Warehouse
+from floodmark.load.protocol import Warehouse, open_warehouse
 from floodmark.log import pipeline
 from floodmark.log.fold import State
 from floodmark.model.errors import FloodmarkError, TransientError

@@ -12,12 +12,14 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
+from floodmark.config.load import WarehouseSpec
 from floodmark.model.commit import DataFile, LoadAs, WithFiles, by_key
 from floodmark.model.ledger import Ledger, LedgerRow, LoadSum, Part, TargetFiller
 from floodmark.model.names import DELETED, OURS
-from floodmark.model.run import Finding, Step
+from floodmark.model.run import Finding, Step, Wait
 from floodmark.model.table import Table
 from floodmark.model.times import stamp
+from floodmark.model.warehouse import named
 from floodmark.store.store import Store
 
 if TYPE_CHECKING:
@@ -245,3 +247,21 @@ def data_files(commits: tuple[Numbered, ...]) -> tuple[DataFile, ...]:
 def quote(*names: str) -> str:
     """A name, or a path of names, quoted for SQL."""
     return ".".join('"' + name.replace('"', '""') + '"' for name in names)
+
+
+def open_warehouse(
+    spec: WarehouseSpec,
+    *,
+    linger: float = 0.0,
+    seconds: float | None = None,
+    waits: Callable[[Wait | None], None] = lambda on: None,
+) -> Warehouse:
+    """A warehouse, not connected yet; its driver is imported only when needed.
+
+    `linger`: seconds that an embedded warehouse stays open for the next use, unless it is closed sooner.
+    `seconds`: for callers that would rather give up than wait; it limits every connection and every answer,
+    and nothing is retried. `waits` is called when a wait for someone else's lock begins, and with None when
+    it ends.
+    """
+    opened: Warehouse = named(spec.descriptor.opens)(spec, linger=linger, seconds=seconds, waits=waits)
+    return opened

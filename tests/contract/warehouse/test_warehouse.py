@@ -270,7 +270,7 @@ from floodmark.model.table import Table
 from floodmark.config.load import StoreSpec
 from floodmark.store.store import Store
 from floodmark.load.protocol import LoadRequest
-from floodmark.load.open import open_warehouse
+from floodmark.load.protocol import open_warehouse
 said = json.load(sys.stdin)
 commits = tuple((read_commit(c.encode()), d) for c, d in said["commits"])
 table = load(Table, said["table"].encode())

@@ -32,6 +32,7 @@ from floodmark.load.columns import (
     placed,
     plain,
     renamings,
+    wanted_columns,
 )
 from floodmark.load.duckdb.file import ONLY_HERE, Connection, Volume, counting, translated
 from floodmark.load.duckdb.ledger import kind_of
@@ -45,6 +46,7 @@ from floodmark.model.names import OURS, marked
 from floodmark.model.run import Step
 from floodmark.model.table import Table
 from floodmark.model.types import KEY_FIELD, Field, fields
+from floodmark.model.warehouse import DUCKDB as CAN
 
 
 def literal(type_: str, value: str | None) -> str:
@@ -193,7 +195,7 @@ def check_itself(con: Connection, paths: Sequence[Path]) -> None:
 def ask(table: Table, path: Path, words: Callable[[TargetSql], Sequence[str]]) -> list[tuple[Any, ...]]:
     """The rows that queries about one file of a table return, in DuckDB's SQL, as if it were the target."""
     every = fields(table)
-    place = TargetSql(DUCKDB, rows_of([path], every), {field.target: field.duckdb for field in every})
+    place = TargetSql(DUCKDB, rows_of([path], every), {field.target: CAN.type_of(field) for field in every})
     with duckdb.connect(config=ONLY_HERE) as con:
         try:
             check_itself(con, [path])
@@ -348,14 +350,9 @@ class DuckDBPut(Put):
         return f"{self.staged.path} ANTI JOIN {quote(other)} ON {self.same(other)}"
 
 
-def wanted(fields: Sequence[Field], fills: Mapping[str, str]) -> list[Wanted]:
-    """The target's columns for some fields, and what existing rows get in those that have to be added."""
-    return [Wanted(f.target, f.duckdb, fills.get(f.target)) for f in fields if not f.file_only]
-
-
 def known(loaded: Table | None, newest: Table) -> dict[str, str]:
     """The columns, with their types, as the last load left them, which is how it described its files."""
-    return {w.name: w.type for w in wanted(placed(loaded, newest), {})} if loaded else {}
+    return {w.name: w.type for w in wanted_columns(placed(loaded, newest), CAN)} if loaded else {}
 
 
 def packed(con: Connection, staged: DuckDBPut) -> frozenset[str]:
@@ -373,7 +370,7 @@ def packed(con: Connection, staged: DuckDBPut) -> frozenset[str]:
     version = re.match(r"v(\d+)\.(\d+)", str(found[0])) if found else None
     if version is None or (int(version[1]), int(version[2])) < ZSTD_SINCE:
         return frozenset()
-    texts = (field for field in staged.columns if field.duckdb == "VARCHAR")
+    texts = (field for field in staged.columns if field.is_text)
     return frozenset(field.target for field in texts if hardly_repeats(staged.paths, field.name))
 
 
@@ -511,7 +508,7 @@ def _keep_weights(target: Target, spec: DuckDBPut, winners: DuckDBPut, first: bo
     if not spec.weighed:
         target.run(Do(f"DROP TABLE IF EXISTS {spec.beside}"))
         return
-    columns = [Wanted(spec.weight, "BLOB"), *wanted(spec.keys, {})]
+    columns = [Wanted(spec.weight, "BLOB"), *wanted_columns(spec.keys, CAN)]
     for change in changes(spec.schema, spec.side, columns, None if first else target.weights.columns()):
         target.run(Do(change.statement))
     target.run(*merge.forget_weights(spec), merge.store_weights(winners))

@@ -19,6 +19,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from floodmark.config.load import WarehouseSpec
 from floodmark.host.temp import scratched
 from floodmark.host.together import Together
 from floodmark.load.columns import (
@@ -27,13 +28,13 @@ from floodmark.load.columns import (
     check_nullable,
     check_strangers,
     constants,
-    fills,
     left_alone,
     may_be_null,
     placed,
     renamed,
     renamings,
     target_renames,
+    wanted_columns,
 )
 from floodmark.load.decide import Decision, check_new_epoch, count_after, decide
 from floodmark.load.duckdb import merge as put
@@ -68,7 +69,10 @@ from floodmark.model.run import Step, Wait
 from floodmark.model.statements import statement
 from floodmark.model.table import Table
 from floodmark.model.types import fields
+from floodmark.model.warehouse import DUCKDB as CAN
 
+# How long a run waits for a file that another process has open: several times what one holds it.
+LOCK_SECONDS = 10.0
 # Rows and bytes per batch that is handed out.
 HANDED_OUT = 8 * VECTOR
 BATCH_BYTES = 64_000_000
@@ -199,7 +203,7 @@ def _put(con: Connection, schema: str, one: Ready, rows: int | None) -> None:
     if by_key(decision.way) and found is not None:
         fit = renamings(target.sql, found, renames)
     else:
-        wanted = put.wanted(placed(request.table, request.now), fills(request.now))
+        wanted = wanted_columns(placed(request.table, request.now), CAN, request.now)
         if request.keeps_rows(decision.way):
             new = arrived(request.shaped, request.now)
             check_strangers(
@@ -222,7 +226,7 @@ def _put(con: Connection, schema: str, one: Ready, rows: int | None) -> None:
         kept = tuple(name for name in kept if name.lower() not in computed)
     staged = replace(
         staged,
-        constants=tuple((c.target, literal(c.duckdb, c.value)) for c in given),
+        constants=tuple((c.target, literal(c.type(CAN), c.value)) for c in given),
         kept=kept,
         filled=bool(rows),
         side_filled=staged.weighed and bool(target.weights.count()),
@@ -314,7 +318,7 @@ class DuckDB:
         """The changes that a load of the table as it is now would first make; `first_load`: nothing loaded yet."""
         with about(table.name), self._file.reading() as con:
             target = put.Target(con, self.schema, table.target) if con else None
-            wanted = put.wanted(fields(table), fills(table))
+            wanted = wanted_columns(fields(table), CAN, table)
             if target is None or not target.is_table():
                 return changes(self.schema, table.target, wanted, None)
             found = target.columns() or ()
@@ -548,3 +552,12 @@ def _because(cause: BaseException | None, error: FloodmarkError) -> FloodmarkErr
 
 class _Unanswered(Exception):
     """COMMIT failed; whether it happened is not known yet."""
+
+
+def opened(
+    spec: WarehouseSpec, *, linger: float, seconds: float | None, waits: Callable[[Wait | None], None]
+) -> DuckDB:
+    """The DuckDB of a configuration; see `open_warehouse`."""
+    assert spec.path is not None
+    patience = LOCK_SECONDS if seconds is None else seconds
+    return DuckDB(spec.path, spec.schema, linger=linger, lock_seconds=patience, waits=waits)

@@ -34,6 +34,7 @@ from floodmark.model.errors import DataError
 from floodmark.model.names import OUR_TABLES
 from floodmark.model.types import KEY_FIELD, READ_FIELD, Field
 from floodmark.model.warehouse import MAX_VARCHAR, SUPER
+from floodmark.model.warehouse import REDSHIFT as CAN
 
 WEIGHTS = f"{OUR_TABLES}weights"
 PLACE = f"_{OUR_TABLES}place"
@@ -42,7 +43,7 @@ UNKEYABLE = ("SUPER", "VARBYTE")  # types that can't be a DISTKEY or SORTKEY
 
 def staging_type(field: Field) -> str:
     """The type that takes the file's column as it is; JSON stays text until it is parsed."""
-    return f"VARCHAR({MAX_VARCHAR})" if field.redshift == SUPER else field.redshift
+    return f"VARCHAR({MAX_VARCHAR})" if field.document else CAN.type_of(field)
 
 
 def hashed(weight: str) -> str:
@@ -104,13 +105,13 @@ class Grouped:
 def grouped(field: Field, table: str = "") -> Grouped:
     name = field.target
     column = quote(table, name) if table else quote(name)
-    if field.redshift.startswith("VARBYTE"):
+    if field.type[0] in ("bytes", "weight"):
         return Grouped(f"FROM_HEX(TO_HEX({column})) AS {quote(name)}", (f"TO_HEX({column})",))
     return Grouped(column, (column, f"{column} || '.'") if is_text(field) else (column,))
 
 
 def is_text(field: Field) -> bool:
-    return field.redshift.startswith("VARCHAR")
+    return field.is_text and not field.document
 
 
 def staged_as(field: Field) -> str:
@@ -263,7 +264,7 @@ def _document_check(spec: RedshiftPut) -> list[Step]:
 
 def exact_type(field: Field) -> str:
     """The type of a value that is compared with the field."""
-    return field.redshift if pa.types.is_decimal(field.arrow) else staging_type(field)
+    return CAN.type_of(field) if pa.types.is_decimal(field.arrow) else staging_type(field)
 
 
 _TWICE = f"{OUR_TABLES}twice"

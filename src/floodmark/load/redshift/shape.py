@@ -18,7 +18,6 @@ from floodmark.load.columns import (
     adding,
     constants,
     differences,
-    fills,
     fits,
     left_alone,
     placed,
@@ -27,6 +26,7 @@ from floodmark.load.columns import (
     renamings,
     same,
     target_renames,
+    wanted_columns,
 )
 from floodmark.load.files import file_fields, key_fields
 from floodmark.load.protocol import DELETED_AT, HASH_FIELD, LoadRequest, quote
@@ -40,6 +40,7 @@ from floodmark.model.policies import tells_rows_apart
 from floodmark.model.table import Table
 from floodmark.model.types import KEY_FIELD, Field
 from floodmark.model.warehouse import MAX_VARCHAR, SUPER
+from floodmark.model.warehouse import REDSHIFT as CAN
 
 _HASH_TYPE = "VARCHAR(32)"
 _DISTRIBUTED = " DISTSTYLE KEY DISTKEY ({})"
@@ -64,12 +65,6 @@ class Shape:
         return tuple(s for change in self.changes if not change.outside for s in change.statements)
 
 
-def wanted_columns(fields: Sequence[Field], newest: Table | None) -> list[Wanted]:
-    """The target's columns for some fields, and what existing rows get in those that have to be added."""
-    filled = fills(newest) if newest is not None else {}
-    return [Wanted(f.target, f.redshift, filled.get(f.target)) for f in fields if not f.file_only]
-
-
 def shape(
     table: Table,
     schema: str,
@@ -86,7 +81,7 @@ def shape(
     `known`: the columns as the last load left them.
     """
     now = newest or table
-    wanted = wanted_columns(fields, None if side else now)
+    wanted = wanted_columns(fields, CAN, None if side else now)
     if side:
         wanted = [Wanted(HASH_FIELD, _HASH_TYPE), *wanted]
     where = path(schema, target)
@@ -109,7 +104,7 @@ def shape(
         compared,
         found,
         renames=renames,
-        known={w.name: _compared(w, have.get(w.name), keyed) for w in wanted_columns(known, None)},
+        known={w.name: _compared(w, have.get(w.name), keyed) for w in wanted_columns(known, CAN)},
         widening=lambda name, type_: "; ".join(replacing(where, name, type_)),
         relaxing=lambda name: f"ALTER TABLE {where} DROP COLUMN {quote(name)}",
     ):
@@ -181,7 +176,7 @@ def check_replaceable(schema: str, target: str, changes: Sequence[Change], keys:
 def check_parsed(schema: str, target: str, fields: Sequence[Field], fit: Shape) -> None:
     """Refuse, with what to run, long JSON for a text column, which ends at 65,535 bytes on any cluster."""
     for field in fields:
-        if field.redshift == SUPER and field.target not in fit.parsed:
+        if field.document and field.target not in fit.parsed:
             statements = replacing(path(schema, target), field.target, SUPER, "JSON_PARSE({})")
             raise DataError(
                 f"warehouse.large_strings is set, but column {field.target} of {target} is text, which holds at most "
@@ -235,7 +230,7 @@ def dist_column(table: Table, fields: Sequence[Field]) -> str | None:
     if table.mode != "upsert" or len(table.key) != 1:
         return None
     key = next((f for f in fields if f.name == f.column == table.key[0]), None)
-    return key.target if key is not None and not key.redshift.startswith(UNKEYABLE) else None
+    return key.target if key is not None and not CAN.type_of(key).startswith(UNKEYABLE) else None
 
 
 def _keys(table: Table, fields: Sequence[Field]) -> str:
@@ -254,9 +249,9 @@ def _key_column(column: str, option: str, fields: Sequence[Field]) -> str:
     field = next((f for f in fields if f.name.lower() == column.lower() and not f.file_only), None)
     if field is None:
         raise ConfigError(f"{option} names {column}, which is not a column", hint=f"check `{option}`")
-    if field.redshift.startswith(UNKEYABLE):
+    if CAN.type_of(field).startswith(UNKEYABLE):
         raise ConfigError(
-            f"{option} names {column}, which is {field.redshift}: that can't be a key in Redshift"
+            f"{option} names {column}, which is {CAN.type_of(field)}: that can't be a key in Redshift"
         )
     return field.target
 
@@ -297,7 +292,9 @@ def fitted(
         inside.append(f"DROP TABLE {path(schema, side)}")
     if way == "mark" and all(column.name.lower() != DELETED_AT for column in there or ()):
         inside.append(f"ALTER TABLE {path(schema, target)} ADD COLUMN {quote(DELETED_AT)} TIMESTAMP")
-    given = tuple(c for c in constants(table, now) if c.target in fit.found and c.redshift != SUPER)
+    given = tuple(
+        c for c in constants(table, now) if c.target in fit.found and not (c.field and c.field.document)
+    )
     names_there = (name for _, name in renamed(there or (), target_renames(now)))
     kept = left_alone(names_there, read, given) if table.key and not by_key(way) else ()
     made = next((change.statement for change in fit.changes if change.kind == "create"), None)
@@ -308,12 +305,12 @@ def fitted(
         target=target,
         side=side,
         fields=read,
-        constants=tuple((c.target, constant(c.redshift, c.value)) for c in given),
+        constants=tuple((c.target, constant(c.type(CAN), c.value)) for c in given),
         kept=kept,
         filled=there is not None,
         side_filled=beside is not None and weighed,
         parsed=fit.parsed,
-        documents=frozenset(field.target for field in read if field.redshift == SUPER) & fit.parsed,
+        documents=frozenset(field.target for field in read if field.document) & fit.parsed,
         dist_key=dist_column(table, placed(table, now))
         if there is None
         else next((column.name for column in there if column.dist_key), None),

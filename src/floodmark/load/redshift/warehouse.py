@@ -13,6 +13,7 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import TypeVar
 
+from floodmark.config.load import WarehouseSpec
 from floodmark.load.columns import (
     Change,
     TargetColumn,
@@ -21,6 +22,7 @@ from floodmark.load.columns import (
     check_strangers,
     may_be_null,
     placed,
+    wanted_columns,
 )
 from floodmark.load.decide import (
     Decision,
@@ -55,13 +57,13 @@ from floodmark.load.redshift.shape import (
     replaced,
     replacing,
     shape,
-    wanted_columns,
 )
 from floodmark.load.redshift.steps import (
     Busy,
     Check,
     Do,
     Failed,
+    Limits,
     RedshiftSession,
     Row,
     Step,
@@ -76,6 +78,7 @@ from floodmark.model.run import Finding, StepKind, Wait
 from floodmark.model.run import Step as Doing
 from floodmark.model.table import Table
 from floodmark.model.types import fields
+from floodmark.model.warehouse import REDSHIFT as CAN
 
 T = TypeVar("T")
 
@@ -159,7 +162,7 @@ class Redshift:
         def ask(session: RedshiftSession) -> tuple[Change, ...]:
             found = self._columns(session, name, table.target)
             if found is not None:
-                wanted = wanted_columns(fields(table), table)
+                wanted = wanted_columns(fields(table), CAN, table)
                 check_strangers(name, found, wanted, arrived(shaped, table), self._has(session, name))
             known = placed(loaded, table) if loaded else ()
             fit = shape(table, self.schema, name, fields(table), found, known=known)
@@ -401,7 +404,7 @@ class Redshift:
         try:
             if there is not None and request.keeps_rows(way):
                 check_strangers(
-                    target, there, wanted_columns(placed(table, request.now), request.now),
+                    target, there, wanted_columns(placed(table, request.now), CAN, request.now),
                     arrived(request.shaped, request.now), self._has(session, target), described=table.name,
                 )  # fmt: skip
             fit = fitted(request, way, self.schema, (target, side), (there, beside))
@@ -468,3 +471,30 @@ class Redshift:
     def _columns(self, session: RedshiftSession, name: str, target: str) -> tuple[TargetColumn, ...] | None:
         """The target's columns; None when it does not exist."""
         return checked_columns(relations(session, self.schema, (name,)).get(name), target)
+
+
+def opened(
+    spec: WarehouseSpec, *, linger: float, seconds: float | None, waits: Callable[[Wait | None], None]
+) -> Redshift:
+    """The Redshift of a configuration; see `open_warehouse`."""
+    return Redshift(
+        transport(spec, seconds),
+        spec.schema,
+        iam_role=spec.iam_role,
+        large_strings=spec.large_strings,
+        waits=waits,
+    )
+
+
+def transport(spec: WarehouseSpec, seconds: float | None) -> Transport:
+    """The way to a Redshift; its driver, or AWS's, is imported only now. `seconds`: as in `open_warehouse`."""
+    limits = Limits() if seconds is None else Limits(connect=seconds, question=seconds, grace=1.0, attempts=1)
+    if spec.statement_timeout is not None:
+        limits = replace(limits, statement=spec.statement_timeout)
+    if spec.transport == "data_api":
+        from floodmark.load.redshift.data_api import DataApiTransport
+
+        return DataApiTransport(spec, limits)
+    from floodmark.load.redshift.socket import SocketTransport
+
+    return SocketTransport(spec, limits)
