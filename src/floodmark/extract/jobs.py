@@ -11,7 +11,7 @@ from floodmark.log.fold import State
 from floodmark.model.origin import UNKNOWN_SOURCE
 from floodmark.model.table import Table
 from floodmark.model.window import Slice
-from floodmark.plan.decide import Plan
+from floodmark.plan.decide import Pass, Plan
 from floodmark.services import Services
 
 # A table with this few rows to read costs less than a Spark job of its own; fewer if a row may have megabytes.
@@ -34,9 +34,14 @@ def snapshot_key(state: State) -> bytes:
 
 
 def jobs(
-    services: Services, plan: Plan, pieces: Sequence[Slice], state: State, file_rows: int, repeated: bool
+    services: Services,
+    plan: Plan,
+    one: Pass,
+    state: State,
+    file_rows: int,
+    repeated: bool,
 ) -> list[SliceJob]:
-    """The Spark tasks that read the pieces of a table under a claim."""
+    """The Spark tasks that read the slices of a pass under a claim."""
     can, table = services.config.warehouse.can, plan.table
     hashed = table.mode == "full" and can.embedded
     key = snapshot_key(state) if hashed else None
@@ -56,8 +61,8 @@ def jobs(
             limits=can,
             fingerprint=repeated and piece.kind == "snapshot",
             hash_key=key if piece.kind == "snapshot" else None,
-            outside=plan.outside and piece.outside,
+            outside=one.outside and piece.outside,
             expected=services.sources.expected(table.name) or UNKNOWN_SOURCE,
         )
-        for piece in pieces
+        for piece in one.slices
     ]

@@ -157,6 +157,7 @@ class Wait:
 
     kind: WaitKind
     who: str = ""  # the owner of the transaction or lock, or the kind of warehouse, if known
+    coming: bool = field(default=False, compare=False)  # rows will be read when it is over
 
 
 StepKind = Literal["check", "copy", "merge", "insert", "commit"]

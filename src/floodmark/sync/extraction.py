@@ -9,9 +9,10 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing, suppress
-from typing import Any, Literal
+from dataclasses import replace
+from typing import Literal
 
 import pyarrow as pa
 
@@ -28,7 +29,6 @@ from floodmark.model.commit import (
     Batch,
     Commit,
     Deletes,
-    LoadAs,
     SnapshotDigest,
     WithFiles,
     files_of,
@@ -40,9 +40,7 @@ from floodmark.model.notes import Note
 from floodmark.model.run import EXTRACT, Counts, Wait
 from floodmark.model.statements import STATEMENTS, log_statement
 from floodmark.model.table import Table
-from floodmark.model.window import Slice, Window
-from floodmark.plan.decide import Plan, check_snapshot
-from floodmark.plan.overlap import with_loose
+from floodmark.plan.decide import Pass, Plan, check_snapshot
 from floodmark.plan.window import slices as whole
 from floodmark.source.errors import as_discovered
 from floodmark.source.sql import selects
@@ -82,16 +80,9 @@ class Extraction:
                 self._services.spark()  # its start must not count in rates and times left
         self._account(events.StageBegan(self._name, "extract", plan.rows))
         self._loader.expected = plan.rows
-        if plan.reread_slices:
-            self._gather(plan, plan.reread_slices, self._commit_reread)
-        if plan.again and plan.load_as != "replace":
-            self._read_again(plan)
-        if plan.slices:
-            self._gather(plan, plan.slices, self._commit_window)
-        if plan.gives_way:
-            self._commit_window(plan, list(self._slices(plan, plan.again)) if plan.again else [])
-        elif plan.again and plan.load_as == "replace":  # after the rows that replace all others
-            self._read_again(plan)
+        for number, one in enumerate(plan.passes):
+            for results in self._read(plan, one):
+                self._commit(plan, one, results, plan.passes[number + 1 :])
         self._account(events.StageEnded(self._name, "extract"))
 
     def append(self, commit: Commit, **counts: int) -> None:
@@ -144,42 +135,31 @@ class Extraction:
                 before = max(before, self._services.warehouse().rows(plan.table.target))
         check_snapshot(before, rows, self._asked.force)
 
-    def _read_again(self, plan: Plan) -> None:
-        results = list(self._slices(plan, plan.again))
-        way: LoadAs = "merge" if plan.table.key else plan.load_as
-        overlap = plan.overlap
-        if plan.table.recipe.where and any(piece.kind in ("since", "keys") for piece in plan.again):
-            overlap = with_loose("", "")  # what is known to be outside `where` may have been inside just now
-        self._commit(plan, results, load_as=way, overlap=overlap)
+    def _read(self, plan: Plan, one: Pass) -> Iterator[Sequence[SliceResult]]:
+        """Reads the slices of a pass; yields the results that are committed together."""
+        if one.commits == "once" and len(plan.slices) > 1 and plan.table.mode == "full":
+            yield self._snapshot(plan, one)
+        elif one.commits == "once":
+            yield list(self._slices(plan, one)) if one.slices else []
+        elif one.commits == "each":
+            for piece in one.slices:
+                yield list(self._slices(plan, replace(one, slices=(piece,))))
+        else:
+            waiting: list[SliceResult] = []
+            for result in self._slices(plan, one):
+                waiting.append(result)
+                if time.monotonic() - self._held.last_commit >= COMMIT_EVERY or _wide(waiting):
+                    yield waiting
+                    waiting = []
+            if waiting:
+                yield waiting
 
-    def _gather(
-        self, plan: Plan, pieces: Sequence[Slice], commit: Callable[[Plan, Sequence[SliceResult]], None]
-    ) -> None:
-        """Reads the pieces and commits them every few seconds, or as planned: one by one, or all at once."""
-        if plan.window is not None and plan.window.by == "snapshot" and len(pieces) > 1:
-            commit(plan, self._snapshot(plan, plan.window, pieces))
-            return
-        if plan.load_as == "replace":
-            commit(plan, list(self._slices(plan, pieces)))
-            return
-        if plan.in_order:
-            for piece in pieces:
-                commit(plan, list(self._slices(plan, [piece])))
-            return
-        waiting: list[SliceResult] = []
-        for result in self._slices(plan, pieces):
-            waiting.append(result)
-            if time.monotonic() - self._held.last_commit >= COMMIT_EVERY or _wide(waiting):
-                commit(plan, waiting)
-                waiting = []
-        if waiting:
-            commit(plan, waiting)
-
-    def _snapshot(self, plan: Plan, window: Window, pieces: Sequence[Slice]) -> list[SliceResult]:
+    def _snapshot(self, plan: Plan, one: Pass) -> list[SliceResult]:
         """Reads a snapshot with several connections at one moment; with one if that can't be done."""
-        made = jobs(self._services, plan, pieces, self._held.state, self._slice_rows, False)
+        assert plan.window is not None
+        made = jobs(self._services, plan, one, self._held.state, self._slice_rows, False)
         for _ in range(SHARED):
-            for piece in pieces:
+            for piece in one.slices:
                 self._account(events.SliceBegan(self._name, piece))
             read = read_shared(self._services, made, self._underway)
             if read.results is not None or read.obstacle != "lost":
@@ -187,17 +167,17 @@ class Extraction:
         if read.obstacle is not None:
             self._account.note(sentence(Note("one_connection", obstacle=read.obstacle)))
         if read.results is None:
-            return list(self._slices(plan, whole(window)))
+            return list(self._slices(plan, replace(one, slices=whole(plan.window))))
         for result in read.results:
             self._took(plan, result)
         return list(read.results)
 
-    def _slices(self, plan: Plan, pieces: Sequence[Slice]) -> Iterator[SliceResult]:
-        """Runs each piece as a Spark task; yields results as they finish, if they are of the source that was planned for."""
-        made = jobs(self._services, plan, pieces, self._held.state, self._slice_rows, self._asked.repeated)
-        for piece in pieces:
+    def _slices(self, plan: Plan, one: Pass) -> Iterator[SliceResult]:
+        """Runs each slice as a Spark task; yields results as they finish, if they are of the source that was planned for."""
+        made = jobs(self._services, plan, one, self._held.state, self._slice_rows, self._asked.repeated)
+        for piece in one.slices:
             self._account(events.SliceBegan(self._name, piece))
-        shares = small(plan.table, pieces)
+        shares = small(plan.table, one.slices)
         with closing(self._services.submit(made, self._name, self._underway, small=shares)) as submitted:
             results: Iterator[SliceResult] = submitted
             if shares:
@@ -217,49 +197,42 @@ class Extraction:
         self._account(events.SliceRead(self._name, result.slice, rows, files, size, result.seconds))
         self._account(events.Advanced(self._name, "extract", rows, files, size))
 
-    def _commit_window(self, plan: Plan, results: Sequence[SliceResult]) -> None:
-        assert plan.window is not None
-        state, rows, marked, held = self._held.state, sum(r.rows for r in results), None, None
-        if plan.table.mode == "full":
-            marked = mark(state, results[0].fingerprint)
-            held = _held_by(state, results)
-        if plan.load_as == "replace":
-            self.check_gives_way(plan, rows + (0 if plan.gives_way else sum(s.rows for s in plan.again)))
-        self._commit(
-            plan, results, load_as=plan.load_as, window_id=plan.window.id, overlap=marked, snapshot=held
-        )
-
-    def _commit_reread(self, plan: Plan, results: Sequence[SliceResult]) -> None:
-        assert plan.reread is not None
-        self._commit(plan, results, load_as="merge", reread_id=plan.reread.id)
-
-    def _commit(self, plan: Plan, results: Sequence[SliceResult], *, load_as: LoadAs, **fields: Any) -> None:
-        """Commits the files of these slices and offers them to the loader; `fields`: what else the batch says."""
+    def _commit(self, plan: Plan, one: Pass, results: Sequence[SliceResult], later: Sequence[Pass]) -> None:
+        """Commits the files of these slices of a pass, and offers them to the loader; `later`: the passes after it."""
+        rows = sum(r.rows for r in results)
+        if one.load_as == "replace" and one.kind == "window":
+            self.check_gives_way(plan, rows + sum(after.rows for after in later))
         # Before the rows, whose commit moves the position: a crash in between repeats the slices, keys included.
         left = self._commit_outside(plan, results)
-        files = tuple(f for r in results for f in r.files)
+        files, claim, state = tuple(f for r in results for f in r.files), plan.claim, self._held.state
         if left and not files and not self._asked.backup_only:
-            self._loader.offer(self._held.state, plan.table)
-        if not files and all(value is None for value in fields.values()):
+            self._loader.offer(state, plan.table)
+        window_id = claim.window.id if claim.window is not None and one.kind == "window" else None
+        reread_id = claim.reread.id if claim.reread is not None and one.kind == "columns" else None
+        if not (files or window_id or reread_id or one.overlap is not None):
             return
-        if fields.keys() & {"window_id", "reread_id"}:
-            fields["slices"] = tuple(sorted(r.slice.number for r in results))
+        full = plan.table.mode == "full" and one.kind == "window"
         commit = self._held.draft(
             Batch,
             schema=plan.table.fingerprint,
             files=files,
-            load_as=load_as,
+            load_as=one.load_as,
             seconds=round(time.monotonic() - self._held.last_commit, 3),
-            **fields,
+            window_id=window_id,
+            reread_id=reread_id,
+            slices=tuple(sorted(r.slice.number for r in results)) if window_id or reread_id else (),
+            overlap=mark(state, results[0].fingerprint) if full else one.overlap,
+            snapshot=_held_by(state, results) if full else None,
         )
-        kind = "rows_reread" if commit.beside else "rows_extracted"
-        self.append(commit, **{kind: sum(r.rows for r in results)})
+        self.append(commit, **{"rows_reread" if commit.beside else "rows_extracted": rows})
         for result in results:
             self.changed.update(dict(result.changed))
-        more = (
-            load_as == "replace" and plan.again and not plan.gives_way
-        )  # rows that the load must see as well
-        if (files or plan.gives_way) and not more and not self._asked.backup_only:
+        # Rows that replace all others are loaded together with those of later passes.
+        if (
+            (files or plan.gives_way)
+            and not (later and one.load_as == "replace")
+            and not self._asked.backup_only
+        ):
             self._loader.offer(self._held.state, plan.table)
 
     def _commit_outside(self, plan: Plan, results: Sequence[SliceResult]) -> int:

@@ -47,8 +47,12 @@ def only_if_changed(services: Services, plan: Plan, state: State) -> Plan:
         return plan
     looks = [
         replace(job, only_look=True, hash_key=None)
-        for job in jobs(services, plan, plan.slices, state, 1, True)
+        for job in jobs(services, plan, plan.passes[0], state, 1, True)
     ]
     [result] = services.submit(looks, plan.table.name)
     services.sources.check(plan.table.name, result.source)
-    return plan if result.fingerprint != before else replace(plan, window=None, slices=())
+    return (
+        plan
+        if result.fingerprint != before
+        else replace(plan, claim=replace(plan.claim, window=None), passes=())
+    )

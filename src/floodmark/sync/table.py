@@ -38,12 +38,13 @@ from floodmark.model.note_words import sentence
 from floodmark.model.policies import changed_values
 from floodmark.model.position import Key
 from floodmark.model.results import Watermark
-from floodmark.model.run import TableReport
+from floodmark.model.run import TableReport, Wait
 from floodmark.model.table import Table
 from floodmark.model.text import counted, duration, size
 from floodmark.model.times import stamp
+from floodmark.model.window import Intent
 from floodmark.plan import takeover as legacy
-from floodmark.plan.decide import Plan, check_begun, reason, strategy_of
+from floodmark.plan.decide import Plan, again, check_begun, load_as, reason
 from floodmark.plan.lag import measured
 from floodmark.plan.reread import check as check_recipe
 from floodmark.plan.reread import known_rows, question
@@ -53,7 +54,7 @@ from floodmark.source.too_long import bounded, check_lengths
 from floodmark.sync import deletes, outcome
 from floodmark.sync.extraction import Extraction, committed
 from floodmark.sync.loader import Loader
-from floodmark.sync.preview import Preview, load_plan
+from floodmark.sync.preview import Preview, load_plan, source_of
 from floodmark.sync.preview import preview as preview_table
 from floodmark.sync.repair import check_repairable, to_repair
 from floodmark.sync.resources import Work
@@ -249,7 +250,9 @@ class TableRun:
             if preview.refused is not None:
                 raise preview.refused
             return None
-        if plan.reread_slices or (plan.window is not None and plan.window.whole):
+        if any(one.kind == "columns" for one in plan.passes) or (
+            plan.window is not None and plan.window.whole
+        ):
             for text in plan.notes:
                 # Printed before the rows are read too, not only in the result: the operator may want to stop it.
                 self._services.emit(events.Noted("", f"{self._name}: {text}"))
@@ -262,10 +265,7 @@ class TableRun:
         self._warm_up()
         self._loader.foresee(self._held.state, plan.table)
         self._check_lengths(plan)
-        taken = self._held.claim(
-            "sync", table=plan.table, window=plan.window, reread=plan.reread,
-            strategy=plan.strategy, zone=plan.zone, origin=plan.origin,
-        )  # fmt: skip
+        taken = self._held.claim(plan.claim)
         return taken if isinstance(taken, Changed) else plan
 
     def _check_lengths(self, plan: Plan) -> None:
@@ -279,24 +279,29 @@ class TableRun:
     def _preview(self) -> Preview:
         """What this run is going to do, as its log and the source are now."""
         account, name = self._account, self._name
+
+        def waits(on: Wait | None) -> None:
+            account(events.Waiting(name, on))
+            if on is not None and on.coming:
+                self._warm_up()
+
         with self._services.session("plan") as session:
             database = self._services.config.source.database
             found = discover_with_notes(session, self._name, self._options, database)
             self._work.check_target(found.table)
             self._measure_lag(session, found.table)
+            source = source_of(
+                session, found, self._held.state, self._options, self._services.looks(session), waits,
+                self._services.sources.doubted(name),
+            )  # fmt: skip
             made = preview_table(
-                session,
-                self._services.config,
+                source,
                 found,
+                self._services.config,
                 self._held.log,
-                self._held.state,
                 self._request,
                 self._work.starts,
-                expected=self._warm_up,
-                looks=self._services.looks(session),
-                waiting=lambda on: account(events.Waiting(name, on)),
-                doubted=self._services.sources.doubted(self._name),
-                old=self._glance,
+                self._glance,
             )
             self._services.sources.expect(self._name, made.plan.source)
         if not self._asked.repeated:
@@ -328,7 +333,7 @@ class TableRun:
 
     def _take_over(self, preview: Preview) -> Changed:
         """Commits the older tool's position, before anything else: the next plan continues from it."""
-        taken = self._held.claim("sync", table=preview.plan.table)
+        taken = self._held.claim(Intent("sync", preview.plan.table))
         if isinstance(taken, Changed):
             return taken
         position, note = preview.takeover.position, "; ".join(preview.takeover.notes)
@@ -343,12 +348,12 @@ class TableRun:
         if legacy.untouched(state) and self._loader.lacks_target(state, plan.table):
             way: LoadAs = "replace"
         elif not plan.waits and self._request.since is None and not state.looked_at:
-            way = plan.load_as
+            way = load_as(plan.table)
         else:
             if state.window is not None and self._request.since is None:
-                self._held.claim("sync")  # gives it up: what it was to read is gone
+                self._held.claim(Intent("sync"))  # gives it up: what it was to read is gone
             return
-        taken = self._held.claim("sync", table=plan.table)
+        taken = self._held.claim(Intent("sync", plan.table))
         if isinstance(taken, Claimed):  # otherwise another run has changed the table meanwhile
             self._extraction.append(self._held.draft(Batch, schema=schema, load_as=way))
 
@@ -410,8 +415,7 @@ class TableRun:
         """Reads and commits the rows of these keys under our claim; they move no position."""
         if pieces := deletes.slices(keys):
             self._hold(purpose, table)
-            strategy = strategy_of(self._request, len(pieces))
-            self._extraction.read(Plan(table, strategy, again=pieces, load_as="merge"))
+            self._extraction.read(Plan(Intent(purpose, table), again(table, pieces)))
 
     def _remove(
         self, table: Table, keys: Sequence[Key], rows: int, purpose: str, *, always: bool = False

@@ -27,6 +27,7 @@ from floodmark.model.errors import DataError, FloodmarkError, Interrupted, Trans
 from floodmark.model.ledger import Ledger, LedgerRow
 from floodmark.model.run import SyncOptions, TableReport
 from floodmark.model.times import stamp
+from floodmark.model.window import Intent
 from floodmark.services import Services
 from floodmark.store.store import Store
 from floodmark.sync import loader as loading
@@ -144,7 +145,7 @@ def test_what_a_load_did_while_a_commit_was_written_is_shown_with_the_commit(con
         loader = Loader(work, held, account)
         extraction = Extraction(work, held, loader, account)
         held.read()
-        held.claim("sync", table=TABLE, strategy="sequential")
+        held.claim(Intent("sync", TABLE, strategy="sequential"))
         first, second = (files(5, prefix=name) for name in ("first", "second"))
         extraction.append(draft(held.state, Batch, RUN, files=first, schema=TABLE.fingerprint))
         loaded = LedgerRow(held.state.n, held.state.digest, 0, 5, 1, "2099-01-01T00:00:00.000000Z")
@@ -172,7 +173,7 @@ def test_an_extraction_does_not_wait_for_long_until_another_table_has_loaded(
         work, account = Work(services, SyncOptions()), Account(TABLE.name, events.ignore)
         loader = Loader(work, held, account)
         held.read()
-        held.claim("sync", table=TABLE, strategy="sequential")
+        held.claim(Intent("sync", TABLE, strategy="sequential"))
         held.append(draft(held.state, Batch, RUN, files=files(5), schema=TABLE.fingerprint))
         services.loading.acquire()  # as another table's load does
         loader.offer(held.state, TABLE)
