@@ -9,12 +9,12 @@ from typing import cast
 import pyarrow as pa
 import pytest
 
-from floodmark.extract.fingerprint import Fingerprint
+from floodmark.extract.files import Fingerprint
 from floodmark.model.commit import Batch, Reset
 from floodmark.model.window import Intent, Slice, Window
 from floodmark.plan.decide import Pass, Plan
 from floodmark.services import Services
-from floodmark.sync.snapshots import known, mark, only_if_changed
+from floodmark.sync.passes import known, mark, only_if_changed
 from tests.support.described import changed
 from tests.support.samples import TABLE, History, files
 
