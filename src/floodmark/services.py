@@ -11,8 +11,7 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import TypeVar
 
 from floodmark.config.load import Config
-from floodmark.load.open import open_warehouse
-from floodmark.load.protocol import Warehouse
+from floodmark.load.protocol import Warehouse, open_warehouse
 from floodmark.model.errors import FloodmarkError
 from floodmark.model.events import Emit, Noted, Waiting
 from floodmark.model.origin import UNKNOWN_SOURCE

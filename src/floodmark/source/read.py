@@ -24,7 +24,7 @@ from floodmark.model.errors import DataError, TransientError
 from floodmark.model.policies import tells_rows_apart, when_too_long
 from floodmark.model.table import Table
 from floodmark.model.types import TWIN, Field, fields, is_moment, member_text, quote, schema_of
-from floodmark.model.warehouse import DUCKDB, MAX_LARGE_STRING, SUPER, Capabilities
+from floodmark.model.warehouse import UNLIMITED, Capabilities
 from floodmark.model.window import Window
 from floodmark.source import sql
 from floodmark.source.errors import hint_for, meaning
@@ -57,7 +57,7 @@ class Batches:
         sql: str,
         *,
         rows: int = ROWS,
-        limits: Capabilities = DUCKDB,
+        limits: Capabilities = UNLIMITED,
         chosen: Sequence[Field] | None = None,
     ) -> None:
         self.rows = 0
@@ -190,15 +190,16 @@ def refused_above(field: Field, table: Table, limits: Capabilities) -> int | Non
     return limits.exceeded(field) if when_too_long(field, table) == "error" else None
 
 
-def way_out(field: Field, table: Table, limit: int) -> str:
+def way_out(field: Field, table: Table, limits: Capabilities) -> str:
     """The hint for a value that is too long."""
-    if field.redshift != SUPER:
+    if not limits.parses(field):
         return _choices(field, table)
-    longer = "warehouse.large_strings: true if the cluster has enable_large_strings_opt_in, or "
-    return f"JSON can't be truncated: set {longer if limit < MAX_LARGE_STRING else ''}overflow: null, or exclude the column"
+    return f"JSON can't be truncated: set {limits.longer}overflow: null, or exclude the column"
 
 
-def to_arrow(field: Field, cells: list[bytes | None], table: Table, limits: Capabilities = DUCKDB) -> Array:
+def to_arrow(
+    field: Field, cells: list[bytes | None], table: Table, limits: Capabilities = UNLIMITED
+) -> Array:
     """Converts the cells of one column, for few values. The reader keeps its converters instead."""
     return Converter(field, table, limits, Counter())(pa.array(cells, gathered(field.arrow)))
 
@@ -210,7 +211,7 @@ class Converter:
     """
 
     def __init__(self, field: Field, table: Table, limits: Capabilities, changes: Counter[str]) -> None:
-        self._field, self._table, self._changes = field, table, changes
+        self._field, self._table, self._limits, self._changes = field, table, limits, changes
         self._in_key = tells_rows_apart(field, table)
         self._zero_dates = "error" if self._in_key else table.recipe.zero_dates
         self._overflow = "error" if self._in_key else table.recipe.overflow
@@ -270,7 +271,7 @@ class Converter:
             index = pc.index(pc.fill_null(pc.greater(lengths, limit), False), True).as_py()
             raise Unfit(
                 index,
-                f"a key with {lengths[index].as_py():,} bytes of collation weights, but Redshift compares at most "
+                f"a key with {lengths[index].as_py():,} bytes of collation weights, but {self._limits.label} compares at most "
                 f"{limit:,}",
                 "give the key column a _bin collation, or shorten the value",
             )
@@ -308,7 +309,7 @@ class Converter:
             raise Unfit(
                 pc.index(lengths, longest).as_py(),
                 f"a value of {longest.as_py():,} bytes, but the warehouse holds at most {limit:,}",
-                way_out(self._field, self._table, limit),
+                way_out(self._field, self._table, self._limits),
             )
         long = pc.fill_null(pc.greater(lengths, limit), False)
         self._count(long)
@@ -407,7 +408,7 @@ def check_lengths(session: Session, table: Table, window: Window | None, limits:
             if cell is not None and int(cell) > limit:
                 raise DataError(
                     f"column {field.column}: a value of {int(cell):,} bytes, but the warehouse holds at most {limit:,}",
-                    hint=way_out(field, table, limit),
+                    hint=way_out(field, table, limits),
                     table=table.name,
                 )
 
