@@ -14,10 +14,10 @@ from floodmark.config.load import Config
 from floodmark.load.protocol import Warehouse, open_warehouse
 from floodmark.model.errors import FloodmarkError
 from floodmark.model.events import Emit, Noted, Waiting
-from floodmark.model.origin import UNKNOWN_SOURCE
+from floodmark.model.origin import UNKNOWN_SOURCE, Sources
 from floodmark.model.table import Table
 from floodmark.source.connections import SharedLooks, Throttle
-from floodmark.source.identity import Sources, end_read, session_on
+from floodmark.source.identity import end_read, session_on
 from floodmark.source.session import Session
 from floodmark.spark.context import Spark
 from floodmark.spark.job import Job

@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from floodmark.model.errors import DataError, TransientError
-from floodmark.model.origin import Origin, SourceId, Witness
+from floodmark.model.open_work import Trust
+from floodmark.model.origin import Origin, SourceId, Witness, exchanged, several_servers
 from floodmark.model.position import Position
 from floodmark.model.table import Table
 from floodmark.model.text import place
@@ -31,8 +32,8 @@ from floodmark.plan.overlap import future, reaches
 from floodmark.plan.wait import Source
 from floodmark.source import identity, sql
 from floodmark.source import ranges as edges
-from floodmark.source.identity import elsewhere, exchanged, several_servers, table_id
-from floodmark.source.server import Trust, first_server, server_of
+from floodmark.source.identity import elsewhere, table_id
+from floodmark.source.server import first_server, server_of
 from floodmark.source.session import Session
 
 

@@ -18,11 +18,11 @@ from weakref import WeakSet
 from floodmark.config.load import PauseWhen, SourceSpec
 from floodmark.host.together import Recent
 from floodmark.model.errors import ConfigError, Interrupted, TransientError
+from floodmark.model.open_work import OpenWork, Sight, Trust
 from floodmark.model.table import Table
 from floodmark.model.text import duration
 from floodmark.source import identity, open_work, time_zones
-from floodmark.source.open_work import OpenWork, Sight
-from floodmark.source.server import Trust, first_server, replica_lag, threads_running, trust_in
+from floodmark.source.server import first_server, replica_lag, threads_running, trust_in
 from floodmark.source.session import Session
 
 # Seconds between checks whether the server is busy.

@@ -10,11 +10,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
-from typing import TypeVar
 
 from floodmark.config.load import SourceSpec
 from floodmark.model.errors import ConfigError, FloodmarkError, TransientError
-from floodmark.model.origin import Origin, SourceId, Witness
+from floodmark.model.open_work import Trust
+from floodmark.model.origin import Origin, SourceId, Witness, server_parts, server_place
 from floodmark.model.position import Position, Value
 from floodmark.model.table import Column, Table
 from floodmark.model.times import TEMPORAL
@@ -34,7 +34,7 @@ from floodmark.model.witnesses import (
 )
 from floodmark.source import sql
 from floodmark.source.ranges import next_auto_increment
-from floodmark.source.server import Trust, channels, first_server, server_of, server_parts, server_sql
+from floodmark.source.server import channels, first_server, server_of, server_sql
 from floodmark.source.session import Row, Session, as_text, parse_version
 
 # Seconds that the question for a table's id may take: a restarted MySQL 9.7 may never answer such questions, nor end them.
@@ -43,8 +43,6 @@ ANSWERED = 3.0
 PATIENCE = 30.0
 # Sessions that are opened to reach a certain server, or to find another one at the same address.
 ATTEMPTS = 4
-
-T = TypeVar("T")
 
 
 def table_id(session: Session, table: Table) -> int | None:
@@ -81,10 +79,6 @@ def tells_ids(spec: SourceSpec, table: Table) -> bool | None:
     return None  # there is no room for another session now
 
 
-class SourceChanged(TransientError):
-    """Another server or another table was read than the one that the plan was made for."""
-
-
 def source_id(session: Session, table: Table, with_id: bool, like: str = "") -> SourceId:
     """The server and the table that the session has read; `like` as in `server_sql`.
 
@@ -116,73 +110,12 @@ def end_read(session: Session, table: Table, expected: SourceId, commits: bool =
         session.rows("COMMIT")
     if strange and server_of(session) == expected.server:
         raise ConfigError(
-            f"source.url leads to a proxy that splits reads and writes: it sends single queries to {_place(expected.server)}, "
-            f"but transactions to {_place(found.server)}",
+            f"source.url leads to a proxy that splits reads and writes: it sends single queries to {server_place(expected.server)}, "
+            f"but transactions to {server_place(found.server)}",
             hint="let source.url name a server, or a port or user of the proxy whose statements all go to one server",
             table=table.name,
         )
     return found
-
-
-class Sources:
-    """The server and the table that a run reads under each table's name: whatever else was read is refused."""
-
-    def __init__(self) -> None:
-        self._known: dict[str, SourceId] = {}
-        self._doubted: set[str] = set()
-
-    def expect(self, table: str, source: SourceId) -> None:
-        """Everything read from now on must be of this source."""
-        self._known[table] = source
-
-    def expected(self, table: str) -> SourceId | None:
-        return self._known.get(table)
-
-    def doubted(self, table: str) -> bool:
-        """Whether something else was read before."""
-        return table in self._doubted
-
-    def check(self, table: str, found: SourceId) -> None:
-        """Raises SourceChanged if a session has read something else."""
-        known = self._known.setdefault(table, found)
-        if what := known.differs(found):
-            del self._known[table]
-            self._doubted.add(table)
-            why, servers = ", and one run must read from one of them", [known.server, found.server]
-            raise several_servers(table, servers, why) if what == "server" else exchanged(table)
-
-    def twice(self, table: str, go: Callable[[], T], again: Callable[[], T] | None = None) -> T:
-        """The same once more, or what to do instead, if something else was read."""
-        try:
-            return go()
-        except SourceChanged:
-            return (again or go)()
-
-
-def several_servers(table: str, servers: Sequence[str], why: str = "") -> TransientError:
-    """The error for an address that leads to several servers, of which one can't be used."""
-    named = " and ".join(_place(server) for server in servers)
-    return SourceChanged(
-        f"source.url leads to several servers, {named}{why}",
-        hint="run again: nothing is lost; if it keeps happening, let source.url name one server, or have the "
-        "load balancer keep the connections of one client on one server",
-        table=table,
-    )
-
-
-def exchanged(table: str) -> TransientError:
-    """The error for a table that was another one when its rows were read."""
-    return SourceChanged(
-        "the table was altered, or exchanged for another one, while it was being read",
-        hint="run again: nothing is lost, and what was read of it meanwhile doesn't count",
-        table=table,
-    )
-
-
-def _place(server: str) -> str:
-    parts = server_parts(server)
-    where = ":".join(parts[name] for name in ("hostname", "port") if name in parts)
-    return f"{where} (server_id {parts['server_id']})" if "server_id" in parts else where or "unknown"
 
 
 @contextmanager

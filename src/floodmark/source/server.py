@@ -3,82 +3,20 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Literal
 
 from floodmark.model.errors import ConfigError
+from floodmark.model.open_work import READ_ONLY, Sight, Trust, can_write, membership
+from floodmark.model.origin import server_parts
 from floodmark.source import open_work, time_zones
-from floodmark.source.open_work import Sight
 from floodmark.source.session import Session, as_text, parse_version, version
-
-# What a server may be part of, with members that it shows nothing of.
-ClusterKind = Literal["aurora", "galera", "group_replication", "distributed", "proxy"]
-
-# Engines all of whose work can be seen: InnoDB lists its transactions, and the others have none, so that their rows
-# are there as soon as their statement ends. Others may have transactions, or keep their rows on another server.
-_SEEN = ("innodb", "myisam", "aria", "memory", "csv", "archive", "mrg_myisam", "blackhole")
-# MariaDB 12 knows several ways to be read-only.
-_READ_ONLY = ("read_only", "super_read_only", "innodb_read_only", "transaction_read_only", "tx_read_only")
-_OFF = ("OFF", "0", "")
-_DISTRIBUTED = ("TIDB", "VITESS", "PLANETSCALE", "OCEANBASE")
-
-
-@dataclass(frozen=True)
-class Trust:
-    """Whether the source's view of open work is complete, and what it may lack."""
-
-    sight: Sight
-    replica: bool = False  # or unable to write: its rows come from elsewhere
-    member_of: ClusterKind | None = None
-    server: str | None = None  # what tells it from another one
-    numbers: tuple[int, ...] = ()  # of its version
-    gtids: str | None = None  # SQL expression for the executed GTIDs, if they can be compared
-    own: str | None = None  # the source id in GTIDs of transactions that originated here
-    engine: str = "InnoDB"  # of the table to be read
-
-    @property
-    def complete(self) -> bool:
-        return self.sight.process and not self.replica and self.member_of is None and self.sees_engine
-
-    @property
-    def sees_engine(self) -> bool:
-        """Whether the server shows all open work of the table's engine."""
-        return self.engine.lower() in _SEEN
-
-
-def can_write(variables: Mapping[str, str]) -> bool:
-    """Whether a server with these variables, in upper case, accepts writes. Pure."""
-    return all(variables.get(name, "OFF") in _OFF for name in _READ_ONLY)
-
-
-def membership(variables: Mapping[str, str], direct: bool) -> ClusterKind | None:
-    """What a server with these variables, in upper case, is part of. Pure.
-
-    `direct`: whether the server itself, and no proxy, accepted our connection.
-    """
-    if any(name.startswith("aurora_") for name in variables):
-        return "aurora"
-    # A node that has been taken out for a while still has its provider.
-    if variables.get("wsrep_on") == "ON" or variables.get("wsrep_provider", "NONE") not in ("", "NONE"):
-        return "galera"
-    if variables.get("group_replication_group_name"):
-        return "group_replication"
-    if any(name in variables.get("version", "") for name in _DISTRIBUTED):
-        return "distributed"
-    return None if direct else "proxy"
-
 
 _PLACE = ("hostname", "port", "server_id")
 _NAMES = (*_PLACE, "server_uid", "server_uuid", "version")
 _IDENTITY = ", ".join(f"'{name}'" for name in _NAMES)
-_MODES = ", ".join(f"'{name}'" for name in _READ_ONLY)
-
-
-def server_parts(server: str) -> dict[str, str]:
-    """The variables in the answer to `server_sql`, by name, and perhaps pieces of a uid with slashes. Pure."""
-    return dict(part.partition("=")[::2] for part in server.split("/") if part)
+_MODES = ", ".join(f"'{name}'" for name in READ_ONLY)
 
 
 def server_sql(session: Session, like: str = "") -> str:

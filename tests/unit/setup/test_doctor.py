@@ -21,6 +21,7 @@ from floodmark.log import pipeline
 from floodmark.log.fold import State
 from floodmark.log.status import read_doctor
 from floodmark.model.errors import ConfigError, Mistake, Mistakes, TransientError
+from floodmark.model.open_work import Sight, Trust
 from floodmark.model.table import Column, Table
 from floodmark.model.warehouse import DUCKDB, LARGE_STRINGS, REDSHIFT
 from floodmark.plan.bound import Reading
@@ -39,15 +40,7 @@ from floodmark.setup.doctor.spark import (
     secrecy,
 )
 from floodmark.source.describe import Discovered
-from floodmark.source.open_work import Sight
-from floodmark.source.server import (
-    LongestTransaction,
-    Replication,
-    ServerFacts,
-    Trust,
-    in_newer_words,
-    replication,
-)
+from floodmark.source.server import LongestTransaction, Replication, ServerFacts, in_newer_words, replication
 from floodmark.spark.jvm import settings
 from floodmark.store.store import Store
 from tests.support.described import changed

@@ -13,9 +13,9 @@ import pytest
 
 from floodmark.config.load import SourceSpec
 from floodmark.model.errors import TransientError
+from floodmark.model.open_work import OpenWork, Sight
 from floodmark.model.table import Table
 from floodmark.source.connections import SharedLooks
-from floodmark.source.open_work import OpenWork, Sight
 from floodmark.source.session import Session
 
 SESSION = cast(Session, None)
