@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime
 from functools import reduce
 from secrets import token_hex
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, get_args
 
 from floodmark.model.errors import FloodmarkError, exit_code
 from floodmark.model.plausible import MOST_ROWS
@@ -20,6 +20,7 @@ if TYPE_CHECKING:  # the command line imports this module before it needs the mo
     from floodmark.model.table import Table
 
 Strategy = Literal["sequential", "inter-table", "intra-table"]
+STRATEGIES = ("auto", *get_args(Strategy))  # as options
 Stage = Literal["extract", "load"]
 EXTRACT: tuple[Stage, ...] = ("extract",)
 LOAD: tuple[Stage, ...] = ("load",)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from floodmark.cli.output.clean import files_lines
-from floodmark.cli.output.document import folded
-from floodmark.cli.output.history import history_lines
-from floodmark.cli.output.watermark import list_lines, watermark_lines
+from floodmark.cli.clean import files_lines
+from floodmark.cli.layout import folded
+from floodmark.cli.watermark import list_lines, watermark_lines
+from floodmark.cli.watermark_history import history_lines
 from floodmark.model.results import History, StagedFiles
 from floodmark.model.text import cells
 from tests.unit.conftest import mark

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from floodmark.cli.main import main
-from floodmark.cli.output.sync import Shown, sync_lines
+from floodmark.cli.sync import Shown, sync_lines
 from floodmark.model import events
 from floodmark.model.errors import DataError, Interrupted, TransientError
 from floodmark.model.results import Plan

@@ -8,7 +8,7 @@ import pytest
 
 from floodmark.cli.main import main
 from floodmark.cli.options import split_timestamp
-from floodmark.cli.output.watermark import cleared_lines, list_lines, watermark_lines
+from floodmark.cli.watermark import cleared_lines, list_lines, watermark_lines
 from floodmark.model.results import OlderWatermark, SystemWatermark, Watermark
 from tests.unit.conftest import mark
 
