@@ -25,8 +25,8 @@ from floodmark.store.store import Store
 from floodmark.web.app import Dashboard
 from floodmark.web.detail import Detail, Details
 from floodmark.web.gate import Token, is_loopback
-from floodmark.web.look import Looks, Watch
 from floodmark.web.pages import Pages
+from floodmark.web.snapshot import Looks, Watch
 
 LEAST_TOKEN = 16  # characters
 LOCAL_NAMES = ("localhost", "127.0.0.1", "::1")
