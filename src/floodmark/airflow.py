@@ -12,7 +12,7 @@ from typing import Any
 from floodmark.integrations.command import (
     PROGRAM,
     STOP_SECONDS,
-    Command,
+    CommandProcess,
     Missing,
     moved,
     short,
@@ -79,12 +79,12 @@ class FloodmarkOperator(BaseOperator):  # type: ignore[misc]
         self.env = env
         self.pipeline = pipeline
         self.stop_seconds = stop_seconds
-        self._running: Command | None = None
+        self._running: CommandProcess | None = None
 
     def execute(self, context: Any) -> dict[str, Any]:
         """The report of the command."""
         arguments = sync_arguments(self.tables, self.all_tables, self.options, self.config, self.command)
-        self._running = command = Command(
+        self._running = command = CommandProcess(
             arguments,
             self.program or PROGRAM,
             env=self.env,

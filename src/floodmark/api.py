@@ -148,7 +148,7 @@ class Pipeline:
             raise SyncFailed(result)
         return result
 
-    def plan(self, table: str, **options: Any) -> results.Plan:
+    def plan(self, table: str, **options: Any) -> results.PlanResult:
         """What the next sync of a table would do; writes nothing."""
         from floodmark.sync.preview import plan
 

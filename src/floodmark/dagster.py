@@ -13,7 +13,14 @@ from typing import Any
 
 from floodmark.config import load as configuration
 from floodmark.config.load import AlertSpec, Config
-from floodmark.integrations.command import PROGRAM, Command, Ended, Missing, sync_arguments, verdict
+from floodmark.integrations.command import (
+    PROGRAM,
+    CommandProcess,
+    CommandResult,
+    Missing,
+    sync_arguments,
+    verdict,
+)
 from floodmark.model.errors import ConfigError
 
 try:
@@ -39,11 +46,13 @@ class _Setting:
     retries: int
     retry_seconds: float
 
-    def run(self, context: Any, command: str, tables: Sequence[str], options: Mapping[str, Any]) -> Ended:
+    def run(
+        self, context: Any, command: str, tables: Sequence[str], options: Mapping[str, Any]
+    ) -> CommandResult:
         arguments = sync_arguments(tables, False, options, str(self.config.path), command)
-        return Command(arguments, self.program, env=self.env, say=context.log.info).run()
+        return CommandProcess(arguments, self.program, env=self.env, say=context.log.info).run()
 
-    def refuse(self, ended: Ended) -> Exception:
+    def refuse(self, ended: CommandResult) -> Exception:
         """What Dagster should do about an exit code: 3, 4 and 5 are tried again."""
         said = f"floodmark ended with exit code {ended.code}: {ended.why}"
         if verdict(ended.code) == "fail":

@@ -9,18 +9,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from floodmark.cli import options
 from floodmark.cli.layout import indented, table
-from floodmark.cli.options import (
-    Command,
-    Group,
-    Settings,
-    confirm,
-    duration_option,
-    flag,
-    many_tables,
-    pass_settings,
-    terminal,
-)
+from floodmark.cli.options import Settings
 from floodmark.cli.printing import width
 from floodmark.model.errors import ConfigError
 from floodmark.model.events import Noted
@@ -36,7 +27,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 SHOWN = 50
 
 
-@click.group(cls=Group)
+@click.group(cls=options.Group)
 def s3clean() -> None:
     """List and remove staged files.
 
@@ -52,31 +43,28 @@ def s3clean() -> None:
     """
 
 
-_older_than = duration_option(
+_older_than = options.duration_option(
     "--older-than", "Only files written at least this long ago: 7d, 24h, 30m.", metavar="AGE", least=0
 )
 _pattern = click.option(
     "--pattern", metavar="GLOB", help="Only files whose name (or path, as `list` prints it) matches."
 )
-_dry_run = flag("--dry-run", "Only print what would be removed.")
-_force = flag("--force", "Don't ask for confirmation.")
-_include_pending = flag(
+_include_pending = options.flag(
     "--include-pending", "Also files that are not loaded yet; the position moves back to before them."
 )
-_required = many_tables("The table, as schema.table; repeatable.")
+_required = options.many_tables("The table, as schema.table; repeatable.")
 
 
 def _filters(function: F) -> F:
     """The options of everything that removes files."""
-    return _older_than(_pattern(_dry_run(_force(function))))
+    return _older_than(_pattern(options.dry_run(options.force(function))))
 
 
-@s3clean.command("list", cls=Command)
-@many_tables("Only this table; repeatable.")
+@options.command("list", of=s3clean)
+@options.many_tables("Only this table; repeatable.")
 @_older_than
 @_pattern
-@flag("--show-timestamps", "Show when each file was written, not its age.")
-@pass_settings
+@options.flag("--show-timestamps", "Show when each file was written, not its age.")
 def list_(
     settings: Settings,
     tables: tuple[str, ...],
@@ -111,12 +99,11 @@ def list_(
     return 0
 
 
-@s3clean.command(cls=Command)
+@options.command(of=s3clean)
 @_required
 @_filters
 @_include_pending
-@pass_settings
-def clean(settings: Settings, /, tables: tuple[str, ...], **options: Any) -> int:
+def clean(settings: Settings, /, tables: tuple[str, ...], **given: Any) -> int:
     """Remove files whose rows are in the warehouse, and superseded files.
 
     Floodmark claims the table and checks in the warehouse's ledger what is loaded. Files that are not loaded stay, and so do
@@ -135,15 +122,14 @@ def clean(settings: Settings, /, tables: tuple[str, ...], **options: Any) -> int
     """
     if not tables:
         raise click.UsageError("name a table with -t, or use `floodmark s3clean clean-all`")
-    return _remove(settings, "staged files", tables, **options)
+    return _remove(settings, "staged files", tables, **given)
 
 
-@s3clean.command("clean-all", cls=Command)
+@options.command("clean-all", of=s3clean)
 @click.option("-t", "--table", "tables", multiple=True, hidden=True)
 @_filters
 @_include_pending
-@pass_settings
-def clean_all(settings: Settings, /, tables: tuple[str, ...], **options: Any) -> int:
+def clean_all(settings: Settings, /, tables: tuple[str, ...], **given: Any) -> int:
     """Remove files of every table in the store, as `clean` does for one.
 
     Tables that fail, or that a running sync holds, are reported at the end; the others are cleaned.
@@ -158,14 +144,13 @@ def clean_all(settings: Settings, /, tables: tuple[str, ...], **options: Any) ->
         raise click.UsageError(
             f"clean-all cleans every table; to clean only some: floodmark s3clean clean {named}"
         )
-    return _remove(settings, "staged files", (), all_tables=True, **options)
+    return _remove(settings, "staged files", (), all_tables=True, **given)
 
 
-@s3clean.command(cls=Command)
+@options.command(of=s3clean)
 @_required
 @_filters
-@pass_settings
-def orphans(settings: Settings, /, tables: tuple[str, ...], **options: Any) -> int:
+def orphans(settings: Settings, /, tables: tuple[str, ...], **given: Any) -> int:
     """Remove the files that no commit names.
 
     Crashed runs and repeated tasks leave them behind; their rows are in other files. The table is claimed first, so that
@@ -178,7 +163,7 @@ def orphans(settings: Settings, /, tables: tuple[str, ...], **options: Any) -> i
     """
     if not tables:
         raise click.UsageError("name a table with -t")
-    return _remove(settings, "orphans", tables, **options)
+    return _remove(settings, "orphans", tables, **given)
 
 
 def _remove(
@@ -212,7 +197,7 @@ def _ask(what: str, force: bool) -> Callable[[Sequence[Outcome]], None]:
     def ask(outcomes: Sequence[Outcome]) -> None:
         files = [f for o in outcomes for f in o.removal.files]
         found = [o for o in outcomes if not o.removal.empty]
-        if not found and not force and not terminal():
+        if not found and not force and not options.terminal():
             raise ConfigError(
                 f"to remove {what}, confirm on a terminal or use --force; at the moment there are none to remove",
                 hint="scripts need --force from the start: without it, they would fail as soon as there are some",
@@ -221,7 +206,7 @@ def _ask(what: str, force: bool) -> Callable[[Sequence[Outcome]], None]:
         again = [note for o in found if o.removal.clean.given_up for note in o.notes]
         much = f"{counted(len(files), 'file')}, {size(sum(f.bytes for f in files))}"
         more = f" {'; '.join(again)}." if again else ""
-        confirm(f"Remove the {what} of {where} ({much})?{more}", force or not found)
+        options.confirm(f"Remove the {what} of {where} ({much})?{more}", force or not found)
 
     return ask
 

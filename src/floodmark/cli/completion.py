@@ -17,8 +17,8 @@ from urllib.parse import unquote
 import click
 from click.shell_completion import get_completion_class, shell_complete
 
-from floodmark.cli import printing
-from floodmark.cli.options import Command, Settings, pass_settings
+from floodmark.cli import options, printing
+from floodmark.cli.options import Settings
 
 VARIABLE = "_FLOODMARK_COMPLETE"
 SHELLS = ("bash", "zsh", "fish")
@@ -28,9 +28,8 @@ PATIENCE = 0.6
 _PLAIN = re.compile(r"\w[\w.-]*")
 
 
-@click.command(cls=Command)
+@options.command()
 @click.argument("shell", type=click.Choice(SHELLS))
-@pass_settings
 def completion(settings: Settings, shell: str) -> int:
     """Print the script that completes commands, options and tables in SHELL: bash, zsh or fish.
 

@@ -8,17 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from floodmark.cli.options import (
-    Command,
-    Group,
-    Settings,
-    duration_option,
-    flag,
-    many_tables,
-    number,
-    pass_settings,
-    path_option,
-)
+from floodmark.cli import options
+from floodmark.cli.options import Settings
 from floodmark.cli.printing import emit_json, to_stderr
 from floodmark.model.errors import ConfigError, Interrupted, TransientError
 from floodmark.model.events import Noted
@@ -45,9 +36,9 @@ _ledger = click.option(
 )
 
 
-@click.command(cls=Command)
+@options.command()
 @click.option("--host", default="127.0.0.1", show_default=True, metavar="H", help="The address to listen on.")
-@number("--port", "The port; 0 picks a free one.", least=0, most=65535, default=8808, metavar="P")
+@options.number("--port", "The port; 0 picks a free one.", least=0, most=65535, default=8808, metavar="P")
 @click.option(
     "--token-file", type=click.Path(path_type=Path), metavar="F",
     help="A file with the token that every visitor must enter; required if other machines have access.",
@@ -57,7 +48,6 @@ _ledger = click.option(
     help="A host name that a proxy uses for this machine; repeatable.",
 )  # fmt: skip
 @_ledger
-@pass_settings
 def serve(
     settings: Settings, host: str, port: int, token_file: Path | None, names: tuple[str, ...], ledger: bool
 ) -> int:
@@ -96,10 +86,9 @@ def serve(
     return 0
 
 
-@click.command(cls=Command)
-@path_option("-o", "--output", "file", required=True, help="The HTML file to write.")
+@options.command()
+@options.path_option("-o", "--output", "file", required=True, help="The HTML file to write.")
 @_ledger
-@pass_settings
 def report(settings: Settings, file: Path, ledger: bool) -> int:
     """Write the dashboard's overview and tables into one HTML file.
 
@@ -119,7 +108,7 @@ def report(settings: Settings, file: Path, ledger: bool) -> int:
     return settings.result({"ok": True, **document}, lambda _: [said])
 
 
-@click.group(cls=Group)
+@click.group(cls=options.Group)
 def alerts() -> None:
     """Notify people when a table fails, falls behind or differs.
 
@@ -127,8 +116,7 @@ def alerts() -> None:
     """
 
 
-@alerts.command(cls=Command)
-@pass_settings
+@options.command(of=alerts)
 def test(settings: Settings) -> int:
     """Send a test message to every receiver, and show which of them accepted it.
 
@@ -141,8 +129,7 @@ def test(settings: Settings) -> int:
     return settings.result(document, _receiver_lines, code)
 
 
-@alerts.command(cls=Command)
-@pass_settings
+@options.command(of=alerts)
 def check(settings: Settings) -> int:
     """Check all tables from the store alone, and notify the receivers of changes.
 
@@ -190,14 +177,16 @@ def _table_lines(document: dict[str, Any]) -> list[str]:
     ]
 
 
-@click.group(cls=Group)
+@click.group(cls=options.Group)
 def dbt() -> None:
     """Tell dbt about the copied tables."""
 
 
-@dbt.command(cls=Command)
-@many_tables("A table, as schema.table; repeatable. Without it, all that were synced and are not retired.")
-@path_option(
+@options.command(of=dbt)
+@options.many_tables(
+    "A table, as schema.table; repeatable. Without it, all that were synced and are not retired."
+)
+@options.path_option(
     "-o",
     "--output",
     "file",
@@ -206,12 +195,11 @@ def dbt() -> None:
 @click.option(
     "--name", default="floodmark", show_default=True, metavar="NAME", help="The source's name in dbt."
 )
-@duration_option(
+@options.duration_option(
     "--warn-after", "When dbt warns about a stale table. Default: the table's `behind`, or that of `alerts`."
 )
-@duration_option("--error-after", "When dbt fails. Default: four times the warning.")
-@flag("--force", "Replace FILE even if this command did not write it.")
-@pass_settings
+@options.duration_option("--error-after", "When dbt fails. Default: four times the warning.")
+@options.flag("--force", "Replace FILE even if this command did not write it.")
 def sources(
     settings: Settings, tables: tuple[str, ...], file: Path | None, name: str, warn_after: float | None,
     error_after: float | None, force: bool,
@@ -231,7 +219,7 @@ def sources(
     config = settings.load()
     from floodmark.integrations import dbt as made
 
-    content = made.sources(config, tables, made.Wanted(name, warn_after, error_after))
+    content = made.sources(config, tables, made.SourcesOptions(name, warn_after, error_after))
     if file is not None:
         made.write(file.absolute(), content, force)
     if not config.warehouse.freshness:

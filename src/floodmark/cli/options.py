@@ -238,6 +238,21 @@ class Group(_Shared, click.Group):
         return list(self.commands)
 
 
+def command(
+    name: str | None = None, of: click.Group | None = None
+) -> Callable[[Callable[..., int]], click.Command]:
+    """A command of Floodmark, one of a group's if that is given; its function gets the `Settings` and returns the exit code."""
+
+    def made(function: Callable[..., int]) -> click.Command:
+        with_settings = click.make_pass_decorator(Settings, ensure=True)(function)
+        one = click.command(name, cls=Command)(with_settings)
+        if of is not None:
+            of.add_command(one)
+        return one
+
+    return made
+
+
 def parsed(parse: Callable[[str], Any]) -> Callable[[click.Context, click.Parameter, str | None], Any]:
     """The callback of an option whose text means something else; `parse` refuses it with a ValueError."""
 
@@ -331,6 +346,11 @@ def many_tables(text: str) -> Callable[[F], F]:
     return _tables("tables", callback=_named, help=text)
 
 
+# For what removes something.
+force = flag("--force", "Don't ask for confirmation.")
+dry_run = flag("--dry-run", "Only print what would be removed.")
+
+
 def tables_or_all(text: str = "The tables that `sync --all` copies.") -> Callable[[F], F]:
     """`-t T`, any number of times, or `--all`, of which `text` says what it means."""
     named, every = (
@@ -364,6 +384,3 @@ def one_choice(tables: Sequence[str], all_tables: bool) -> None:
         raise click.UsageError("-t and --all can't be combined")
     if not tables and not all_tables:
         raise click.UsageError("which tables? Pass -t schema.table, or --all")
-
-
-pass_settings = click.make_pass_decorator(Settings, ensure=True)

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import click
-
+from floodmark.cli import options
 from floodmark.cli.layout import folded
-from floodmark.cli.options import Command, Settings, one_choice, pass_settings, tables_or_all
+from floodmark.cli.options import Settings
 from floodmark.cli.printing import width
 from floodmark.model.run import SyncOptions
 from floodmark.model.text import counted, place
@@ -17,9 +16,8 @@ if TYPE_CHECKING:
     from floodmark.sync.preview import Preview
 
 
-@click.command(cls=Command)
-@tables_or_all()
-@pass_settings
+@options.command()
+@options.tables_or_all()
 def plan(settings: Settings, tables: tuple[str, ...], all_tables: bool) -> int:
     """Show what the next sync would do.
 
@@ -33,19 +31,19 @@ def plan(settings: Settings, tables: tuple[str, ...], all_tables: bool) -> int:
       floodmark plan -t shop.orders --json
       floodmark plan --all
     """
-    one_choice(tables, all_tables)
+    options.one_choice(tables, all_tables)
     config = settings.load()
     from floodmark.sync.preview import plan as plan_one
     from floodmark.sync.preview import plan_several
 
-    options, wide = SyncOptions(dry_run=True), width()
+    request, wide = SyncOptions(dry_run=True), width()
     if len(tables) == 1:
-        report = plan_one(config, tables[0], options)
+        report = plan_one(config, tables[0], request)
         settings.result(report.result, lambda _: folded(plan_lines(report), wide))
         if report.refused is not None:
             settings.complain(report.refused)
         return report.refused.code if report.refused else 0
-    done = plan_several(config, tables, all_tables, options)
+    done = plan_several(config, tables, all_tables, request)
     lines = [line for one in done.plans for line in ("", *plan_lines(one))][1:]
     settings.result(done.as_json(), lambda _: folded(lines, wide))
     settings.complain_of(done.errors)

@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING
 
 import click
 
+from floodmark.cli import options
 from floodmark.cli.layout import painted
 from floodmark.cli.monitoring import needs_extra
-from floodmark.cli.options import Command, Settings, flag, many_tables, number, pass_settings, path_option
+from floodmark.cli.options import Settings
 from floodmark.cli.printing import coloured, emit_json, scrubbed
 from floodmark.model.errors import ConfigError
 from floodmark.model.secrets import of_url
@@ -39,14 +40,13 @@ _LIVE_DOES = (
 )
 
 
-@click.command(cls=Command)
-@many_tables("Only this table; repeatable. Default: those of the configuration, or all.")
+@options.command()
+@options.many_tables("Only this table; repeatable. Default: those of the configuration, or all.")
 @click.option(
     "--spark", "start_spark", is_flag=True,
     help="Also start Spark and check its executors' Python packages; may take minutes on a cluster.",
 )  # fmt: skip
-@flag("--redshift-live", "Say how to test a real Redshift; nothing is checked.", "live")
-@pass_settings
+@options.flag("--redshift-live", "Say how to test a real Redshift; nothing is checked.", "live")
 def doctor(settings: Settings, tables: tuple[str, ...], start_spark: bool, live: bool) -> int:
     """Check everything a sync needs, and say what to fix.
 
@@ -92,18 +92,17 @@ def doctor(settings: Settings, tables: tuple[str, ...], start_spark: bool, live:
     return settings.result(said, summary_lines, 0 if said.ok else ConfigError.code)
 
 
-@click.command(cls=Command)
+@options.command()
 @click.option(
     "--source",
     metavar="URL",
     help="mysql://user:password@host:3306/database; the database is optional. The password is not stored.",
 )
-@path_option(
+@options.path_option(
     "--output", help="The file to write. Default: --config, then $FLOODMARK_CONFIG, then ./floodmark.yaml."
 )
-@flag("--offline", "Don't connect to the source: the file then lists no tables.")
-@flag("--force", "Overwrite an existing file.")
-@pass_settings
+@options.flag("--offline", "Don't connect to the source: the file then lists no tables.")
+@options.flag("--force", "Overwrite an existing file.")
 def init(settings: Settings, source: str | None, output: Path | None, offline: bool, force: bool) -> int:
     """Write a commented floodmark.yaml, with the source's tables.
 
@@ -127,15 +126,14 @@ def init(settings: Settings, source: str | None, output: Path | None, offline: b
     return settings.result(made.as_json(), lambda _: made.lines(), free_text=True)
 
 
-@click.command(cls=Command)
-@path_option(
+@options.command()
+@options.path_option(
     "-o", "--output", default=Path("floodmark.tar.gz"),
     help="The archive to write: .tar.gz or .zip. Default: floodmark.tar.gz.",
 )  # fmt: skip
-@flag(
+@options.flag(
     "--code-only", "Only Floodmark's own Python code, for --py-files, where the machines have its packages."
 )
-@pass_settings
 def pack(settings: Settings, output: Path, code_only: bool) -> int:
     """Build the archive that a Spark cluster's machines need.
 
@@ -155,9 +153,9 @@ def pack(settings: Settings, output: Path, code_only: bool) -> int:
     return settings.result(made.as_json(), lambda _: made.lines())
 
 
-@click.command(cls=Command)
-@number("--rows", "Rows to start with.", default=1_000_000)
-@flag("--keep", "Keep the files and print where they are.")
+@options.command()
+@options.number("--rows", "Rows to start with.", default=1_000_000)
+@options.flag("--keep", "Keep the files and print where they are.")
 @click.option(
     "--warehouse", type=click.Choice(["duckdb", "redshift"]), default="duckdb", show_default=True,
     help="The warehouse; redshift is a stand-in that needs PostgreSQL 15.",
@@ -166,9 +164,8 @@ def pack(settings: Settings, output: Path, code_only: bool) -> int:
     "--source", type=click.Choice(["mysql", "mariadb"]),
     help="The source. Default: mysql if `make setup` has fetched it, else mariadb.",
 )  # fmt: skip
-@flag("--serve", "Then serve a dashboard of the demo's data until Ctrl-C.")
-@number("--port", "With --serve: its port.", least=0, most=65535, default=8808, metavar="P")
-@pass_settings
+@options.flag("--serve", "Then serve a dashboard of the demo's data until Ctrl-C.")
+@options.number("--port", "With --serve: its port.", least=0, most=65535, default=8808, metavar="P")
 def demo(
     settings: Settings, rows: int, keep: bool, warehouse: str, source: str | None, serve: bool, port: int
 ) -> int:

@@ -19,21 +19,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from floodmark.cli import logs, printing
+from floodmark.cli import logs, options, printing
 from floodmark.cli.layout import behind, card, fitted, indented, labelled, named, painted, position
-from floodmark.cli.options import (
-    Command,
-    Settings,
-    duration_option,
-    flag,
-    number,
-    one_choice,
-    parsed,
-    pass_settings,
-    path_option,
-    tables_or_all,
-    timestamp_option,
-)
+from floodmark.cli.options import Settings
 from floodmark.cli.signals import KEPT, import_aside, interrupted
 from floodmark.model import log_lines
 from floodmark.model.errors import FloodmarkError, Interrupted
@@ -61,8 +49,8 @@ def _address(value: str) -> tuple[str, int]:
     return host.strip("[]") or "127.0.0.1", int(port)
 
 
-@click.command(cls=Command)
-@tables_or_all(
+@options.command()
+@options.tables_or_all(
     "The tables of the configuration, or every table of the source if it names none; not retired ones."
 )
 @click.option(
@@ -71,35 +59,36 @@ def _address(value: str) -> tuple[str, int]:
     help="sequential: slice after slice, in cursor order. inter-table: several tables in parallel. "
     "intra-table: slices of one table in parallel.",
 )  # fmt: skip
-@number(
+@options.number(
     "--limit",
     "Read at most the first N rows of each table. With --redshift-only: load whole commits, up to N rows.",
 )
-@number("--max-chunks", "Read M chunks of N rows each (of slice_rows without --limit).", metavar="M")
-@flag("--backup-only", "Extract only (MySQL → S3); a later run loads the files.")
-@flag("--redshift-only", "Load only (S3 → warehouse): the pending files.", "load_only", "--load-only")
-@flag("--verify-data", "Compare the loaded rows with the source; exit code 7 if they differ.")
-@flag("--dry-run", "Show what would be read, loaded and run in the warehouse; write nothing.")
-@timestamp_option("--since", "Read rows with cursor > TS again, up to the watermark, which does not move.")
-@timestamp_option("--until", "With --since: only rows with cursor <= TS.")
-@number(
+@options.number("--max-chunks", "Read M chunks of N rows each (of slice_rows without --limit).", metavar="M")
+@options.flag("--backup-only", "Extract only (MySQL → S3); a later run loads the files.")
+@options.flag("--redshift-only", "Load only (S3 → warehouse): the pending files.", "load_only", "--load-only")
+@options.flag("--verify-data", "Compare the loaded rows with the source; exit code 7 if they differ.")
+@options.flag("--dry-run", "Show what would be read, loaded and run in the warehouse; write nothing.")
+@options.timestamp_option(
+    "--since", "Read rows with cursor > TS again, up to the watermark, which does not move."
+)
+@options.timestamp_option("--until", "With --since: only rows with cursor <= TS.")
+@options.number(
     "--max-workers",
     "Sync at most N tables in parallel (if not given, 16, and up to 64 while they wait for Spark).",
 )
-@duration_option(
+@options.duration_option(
     "--every", "Keep running and sync this often (30s, 5m), with Spark kept warm, until Ctrl-C or SIGTERM."
 )
 @click.option(
-    "--listen", callback=parsed(_address), metavar="HOST:PORT",
+    "--listen", callback=options.parsed(_address), metavar="HOST:PORT",
     help="With --every: serve /metrics (Prometheus) and /healthz on this address, such as 127.0.0.1:9908.",
 )  # fmt: skip
-@path_option(
+@options.path_option(
     "--metrics-file",
     help="Write the metrics of all tables to FILE after the run, for node_exporter (*.prom).",
 )
-@flag("--force", "Proceed even if rows may be duplicated or removed.")
-@flag("-v", "Print each table in full, with all its notes.", "verbose", "--verbose")
-@pass_settings
+@options.flag("--force", "Proceed even if rows may be duplicated or removed.")
+@options.flag("-v", "Print each table in full, with all its notes.", "verbose", "--verbose")
 def sync(
     settings: Settings, /, tables: tuple[str, ...], all_tables: bool, every: float | None,
     listen: tuple[str, int] | None, metrics_file: Path | None, verbose: bool, **given: Any,
@@ -123,11 +112,11 @@ def sync(
       floodmark sync --all --every 30s --listen 127.0.0.1:9908
       floodmark sync --all --metrics-file /var/lib/node_exporter/floodmark.prom
     """
-    one_choice(tables, all_tables)
-    options = SyncOptions(**given)
-    if mistake := options.mistake():
+    options.one_choice(tables, all_tables)
+    request = SyncOptions(**given)
+    if mistake := request.mistake():
         raise click.UsageError(mistake)
-    once = {"--dry-run": options.dry_run, "--since": options.since, "--force": options.force}
+    once = {"--dry-run": request.dry_run, "--since": request.since, "--force": request.force}
     if every is not None and any(once.values()):
         raise click.UsageError(
             f"--every repeats a sync and can't be combined with {next(n for n in once if once[n])}"
@@ -136,21 +125,21 @@ def sync(
         raise click.UsageError("--listen needs --every")
     if metrics_file is not None and not metrics_file.absolute().parent.is_dir():
         raise click.UsageError(f"--metrics-file: there is no folder {metrics_file.absolute().parent}")
-    settings.left = lambda: "nothing was written" if options.dry_run else KEPT
+    settings.left = lambda: "nothing was written" if request.dry_run else KEPT
     config = settings.load()
     if every is not None:
         _warn_of_exposed_secrets(settings, config)
-        return _stay(settings, config, tables, all_tables, options, every, listen, metrics_file)
+        return _stay(settings, config, tables, all_tables, request, every, listen, metrics_file)
     from floodmark.sync.early import early_spark
 
-    with early_spark(config, tables, all_tables, options, settings.run) as spark:
+    with early_spark(config, tables, all_tables, request, settings.run) as spark:
         import_aside("floodmark.status.run", "floodmark.sync.run")
         from floodmark.status.run import Observer
         from floodmark.sync.run import sync as run_sync
 
         def lines(tables: Sequence[TableReport], seconds: float, unfinished: Sequence[str] = ()) -> list[str]:
             width, paint = printing.width(), printing.coloured()
-            how = Shown(options.dry_run, verbose, width, paint, progress.notes, unfinished)
+            how = Shown(request.dry_run, verbose, width, paint, progress.notes, unfinished)
             return sync_lines(settings.run, tables, seconds, how)
 
         # Alerts are sent while the result is printed.
@@ -158,7 +147,7 @@ def sync(
             with settings.progress().gathering() as progress:
                 emit = to_all(progress, observer)
                 try:
-                    report = run_sync(config, tables, all_tables, options, emit, settings.run, spark)
+                    report = run_sync(config, tables, all_tables, request, emit, settings.run, spark)
                 except Interrupted:
                     progress.stop()
                     done = progress.in_order()
@@ -169,7 +158,7 @@ def sync(
                         settings.say(lines(done, progress.seconds, progress.unfinished()))
                     raise
             settings.totals = report.log_fields
-            if settings.json or not settings.quiet or options.dry_run:
+            if settings.json or not settings.quiet or request.dry_run:
                 settings.result(
                     report.as_json(), lambda _: lines(report.tables, report.seconds), free_text=True
                 )
@@ -193,7 +182,7 @@ def _warn_of_exposed_secrets(settings: Settings, config: Config) -> None:
 
 
 def _stay(
-    settings: Settings, config: Config, tables: Sequence[str], all_tables: bool, options: SyncOptions,
+    settings: Settings, config: Config, tables: Sequence[str], all_tables: bool, request: SyncOptions,
     every: float, listen: tuple[str, int] | None, metrics_file: Path | None,
 ) -> int:  # fmt: skip
     """Syncs again and again until a signal ends it; returns the exit code."""
@@ -220,7 +209,7 @@ def _stay(
 
         emit = to_all(name_run, watch, observer)
         try:
-            return keep_up(config, tables, all_tables, options, every, emit, told, settings.stopped)
+            return keep_up(config, tables, all_tables, request, every, emit, told, settings.stopped)
         except Interrupted as error:
             code = settings.stopped() or error.code
     said = interrupted(code, KEPT)

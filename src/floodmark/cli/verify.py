@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 import click
 
+from floodmark.cli import options
 from floodmark.cli.layout import indented, labelled
-from floodmark.cli.options import Command, Settings, flag, number, one_choice, pass_settings, tables_or_all
+from floodmark.cli.options import Settings
 from floodmark.cli.printing import width
 from floodmark.model.errors import Interrupted
 from floodmark.model.events import to_all
@@ -29,12 +30,11 @@ def left_behind(at_work: Sequence[str], done: Sequence[VerifiedTable], repair: b
     return f"the repair was stopped{where}; {before}what it has committed is kept: run it again"
 
 
-@click.command(cls=Command)
-@tables_or_all()
-@number("--show", "List at most N rows of each kind; all are counted.", least=0, default=20)
-@flag("--repair", "Copy missing and different rows again; delete extra ones.")
-@flag("--force", "With --repair: proceed even if the source is implausibly small.")
-@pass_settings
+@options.command()
+@options.tables_or_all()
+@options.number("--show", "List at most N rows of each kind; all are counted.", least=0, default=20)
+@options.flag("--repair", "Copy missing and different rows again; delete extra ones.")
+@options.flag("--force", "With --repair: proceed even if the source is implausibly small.")
 def verify(
     settings: Settings, tables: tuple[str, ...], all_tables: bool, show: int, repair: bool, force: bool
 ) -> int:
@@ -57,7 +57,7 @@ def verify(
       floodmark verify --all --json
       floodmark verify -t shop.orders --repair
     """
-    one_choice(tables, all_tables)
+    options.one_choice(tables, all_tables)
     if force and not repair:
         raise click.UsageError("--force needs --repair")
     config = settings.load()

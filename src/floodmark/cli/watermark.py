@@ -8,20 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from floodmark.cli import options
 from floodmark.cli import watermark_history as past
 from floodmark.cli.layout import UNKNOWN, card, fitted, folded, indented, lag, named, painted, position
-from floodmark.cli.options import (
-    Command,
-    Group,
-    Settings,
-    confirm,
-    flag,
-    many_tables,
-    maybe_table,
-    one_table,
-    pass_settings,
-    timestamp_option,
-)
+from floodmark.cli.options import Settings
 from floodmark.cli.printing import coloured, printable, scrubbed, width
 from floodmark.model.presets import PRESETS
 from floodmark.model.text import clock, count, counted, data_time
@@ -33,7 +23,7 @@ _COLOURS = {"success": "32", "pending": "33", "failed": "31"}
 WAREHOUSES = {"duckdb": "DuckDB", "redshift": "Redshift"}
 
 
-@click.group(cls=Group)
+@click.group(cls=options.Group)
 def watermark() -> None:
     """See and set how far each table has got.
 
@@ -47,10 +37,9 @@ def watermark() -> None:
     """
 
 
-@click.command(cls=Command)
-@maybe_table
-@flag("--show-files", "List every file, waiting and loaded, not only the newest 1,000.")
-@pass_settings
+@options.command()
+@options.maybe_table
+@options.flag("--show-files", "List every file, waiting and loaded, not only the newest 1,000.")
 def get(settings: Settings, table: str | None, show_files: bool) -> int:
     """Show a table's watermark, both stages; without -t, the system watermark.
 
@@ -80,9 +69,8 @@ def get(settings: Settings, table: str | None, show_files: bool) -> int:
     return settings.result(pipeline.watermark_get(table, show_files=show_files), lines)
 
 
-@click.command("list", cls=Command)
-@many_tables("Only this table; repeatable.")
-@pass_settings
+@options.command("list")
+@options.many_tables("Only this table; repeatable.")
 def list_(settings: Settings, tables: tuple[str, ...]) -> int:
     """Show every table that has a watermark, both stages.
 
@@ -101,10 +89,10 @@ def list_(settings: Settings, tables: tuple[str, ...]) -> int:
     )
 
 
-@click.command("set", cls=Command)
+@options.command("set")
 @click.argument("preset", required=False)
-@maybe_table
-@timestamp_option(
+@options.maybe_table
+@options.timestamp_option(
     "--timestamp",
     "Start after this value of the cursor: YYYY-MM-DD[ HH:MM:SS[.ffffff]], as the column has it.",
     future=False,
@@ -113,11 +101,10 @@ def list_(settings: Settings, tables: tuple[str, ...]) -> int:
     "--id", "key", metavar="ID",
     help="Among the rows with that timestamp, start after this key; alone for tables read by id.",
 )  # fmt: skip
-@flag(
+@options.flag(
     "--force",
     "Don't ask for confirmation (system watermark); move a table without a key back even if rows may be duplicated.",
 )
-@pass_settings
 def set_(
     settings: Settings,
     preset: str | None,
@@ -159,16 +146,15 @@ def set_(
     return settings.result(document, lambda d: [said, f"To undo: {d.undo}"])
 
 
-@click.command(cls=Command)
+@options.command()
 @click.argument("preset", required=False)
-@maybe_table
-@flag("--mysql-only", "Only MySQL → S3: read from the start; what was loaded stays.")
-@flag("--redshift-only", "Only S3 → warehouse: all files load again, once.")
-@flag(
+@options.maybe_table
+@options.flag("--mysql-only", "Only MySQL → S3: read from the start; what was loaded stays.")
+@options.flag("--redshift-only", "Only S3 → warehouse: all files load again, once.")
+@options.flag(
     "--force",
     "Don't ask for confirmation (system watermark); reset a table without a key even if rows may be duplicated.",
 )
-@pass_settings
 def reset(
     settings: Settings,
     preset: str | None,
@@ -211,10 +197,9 @@ def reset(
     return settings.result(document, lambda d: reset_lines(d, stages, redshift_only))
 
 
-@click.command(cls=Command)
-@one_table
-@flag("--force", "Accept a table without a key too, even if rows may be duplicated.")
-@pass_settings
+@options.command()
+@options.one_table
+@options.flag("--force", "Accept a table without a key too, even if rows may be duplicated.")
 def accept(settings: Settings, table: str, force: bool) -> int:
     """Continue with a source that has changed or was replaced on purpose.
 
@@ -233,9 +218,8 @@ def accept(settings: Settings, table: str, force: bool) -> int:
     return settings.result(settings.pipeline().watermark_accept(table, force=force), accept_lines)
 
 
-@click.command(cls=Command)
-@one_table
-@pass_settings
+@options.command()
+@options.one_table
 def retire(settings: Settings, table: str) -> int:
     """Leave a table out of `sync --all` from now on.
 
@@ -252,8 +236,7 @@ def retire(settings: Settings, table: str) -> int:
     return settings.result(document, lambda d: [said, f"To undo: {d.undo}"])
 
 
-@click.command(cls=Command)
-@pass_settings
+@options.command()
 def move(settings: Settings) -> int:
     """Move the store's pipeline to another warehouse: the one in the configuration.
 
@@ -267,9 +250,8 @@ def move(settings: Settings) -> int:
     return settings.result(settings.pipeline().watermark_move(), move_lines)
 
 
-@click.command(cls=Command)
-@flag("--force", "Don't ask for confirmation.")
-@pass_settings
+@options.command()
+@options.force
 def clear(settings: Settings, force: bool) -> int:
     """Remove the system watermark.
 
@@ -283,7 +265,9 @@ def clear(settings: Settings, force: bool) -> int:
     config = settings.load()
     from floodmark.log.system import system_clear
 
-    document = system_clear(config, lambda before: confirm(f"Remove the system watermark ({before})?", force))
+    document = system_clear(
+        config, lambda before: options.confirm(f"Remove the system watermark ({before})?", force)
+    )
     return settings.result(document, lambda d: cleared_lines(d, config.options("").start))
 
 
@@ -296,12 +280,12 @@ def _system(settings: Settings, preset: str | None, timestamp: str | None, force
 
     chosen = moment(preset, timestamp)
     pipeline = settings.pipeline()
-    confirm(f"Set the system watermark to {chosen}?", force)
+    options.confirm(f"Set the system watermark to {chosen}?", force)
     said = f"System watermark: tables without a position start after {chosen}"
     return settings.result(pipeline.watermark_set(timestamp=chosen), lambda d: [said, f"To undo: {d.undo}"])
 
 
-@click.group(cls=Group)
+@click.group(cls=options.Group)
 def table() -> None:
     """Decide about a table as a whole: the same as `watermark accept`, `retire` and `move`.
 

@@ -7,19 +7,9 @@ from typing import TYPE_CHECKING
 
 import click
 
+from floodmark.cli import options
 from floodmark.cli.layout import card, fitted, indented, position, table
-from floodmark.cli.options import (
-    Command,
-    Settings,
-    confirm,
-    flag,
-    many_tables,
-    number,
-    one_table,
-    pass_settings,
-    path_option,
-    terminal,
-)
+from floodmark.cli.options import Settings
 from floodmark.cli.printing import width
 from floodmark.model.errors import VerificationError
 from floodmark.model.text import clock, count, counted, size
@@ -33,9 +23,8 @@ if TYPE_CHECKING:
 SHOWN = 50
 
 
-@click.command(cls=Command)
-@one_table
-@pass_settings
+@options.command()
+@options.one_table
 def history(settings: Settings, table: str) -> int:
     """Show a table's commits, newest first.
 
@@ -51,14 +40,13 @@ def history(settings: Settings, table: str) -> int:
     return settings.result(document, lambda d: history_lines(d, width()))
 
 
-@click.command(cls=Command)
-@one_table
-@number("--commit", "The position after commit N (see `history`).", least=0)
-@path_option(
+@options.command()
+@options.one_table
+@options.number("--commit", "The position after commit N (see `history`).", least=0)
+@options.path_option(
     "--file", help="The position in a file that `watermark get -t TABLE --json` printed.", metavar="F"
 )
-@flag("--force", "Move a table without a key back even if rows may be duplicated.")
-@pass_settings
+@options.flag("--force", "Move a table without a key back even if rows may be duplicated.")
 def restore(settings: Settings, table: str, commit: int | None, file: Path | None, force: bool) -> int:
     """Go back to an earlier position of a table.
 
@@ -77,9 +65,8 @@ def restore(settings: Settings, table: str, commit: int | None, file: Path | Non
     return settings.result(document, restore_lines)
 
 
-@click.command(cls=Command)
-@one_table
-@pass_settings
+@options.command()
+@options.one_table
 def backups(settings: Settings, table: str) -> int:
     """Show where the copies of a table's watermark are, which of them are valid, and the latest recoveries.
 
@@ -93,11 +80,10 @@ def backups(settings: Settings, table: str) -> int:
     return settings.result(settings.pipeline().watermark_backups(table), backups_lines)
 
 
-@click.command(cls=Command)
-@number("--days", "Remove copies older than this.", least=0, default=7)
-@flag("--dry-run", "Only print what would be removed.")
-@flag("--force", "Don't ask for confirmation.")
-@pass_settings
+@options.command()
+@options.number("--days", "Remove copies older than this.", least=0, default=7)
+@options.dry_run
+@options.force
 def cleanup(settings: Settings, days: int, dry_run: bool, force: bool) -> int:
     """Remove old daily and session copies of watermarks.
 
@@ -114,16 +100,17 @@ def cleanup(settings: Settings, days: int, dry_run: bool, force: bool) -> int:
 
     def ask(old: Old) -> None:
         what = f"{counted(len(old.all), 'object')}, {size(old.bytes)}"
-        nothing = not old.all and terminal()
-        confirm(f"Remove the watermark copies older than {counted(days, 'day')} ({what})?", force or nothing)
+        nothing = not old.all and options.terminal()
+        options.confirm(
+            f"Remove the watermark copies older than {counted(days, 'day')} ({what})?", force or nothing
+        )
 
     return settings.result(watermark_cleanup(config, days, dry_run, ask), cleanup_lines)
 
 
-@click.command(cls=Command)
-@many_tables("Only this table; repeatable.")
-@flag("--repair", "Repair what can be repaired without losing anything.")
-@pass_settings
+@options.command()
+@options.many_tables("Only this table; repeatable.")
+@options.flag("--repair", "Repair what can be repaired without losing anything.")
 def validate(settings: Settings, tables: tuple[str, ...], repair: bool) -> int:
     """Check that tracked files, rows and positions match what is really there.
 
@@ -142,10 +129,9 @@ def validate(settings: Settings, tables: tuple[str, ...], repair: bool) -> int:
     return settings.result(document, validate_lines, code, free_text=True)
 
 
-@click.command(cls=Command)
-@many_tables("The table; repeatable.")
-@flag("--all", "Every table that has a watermark.", "all_tables")
-@pass_settings
+@options.command()
+@options.many_tables("The table; repeatable.")
+@options.flag("--all", "Every table that has a watermark.", "all_tables")
 def drill(settings: Settings, tables: tuple[str, ...], all_tables: bool) -> int:
     """Rehearse the recovery of a table's state, without losing anything.
 

@@ -16,7 +16,7 @@ from floodmark.model.typed import Result, plain
 
 if TYPE_CHECKING:  # the command line imports this module before it needs the model
     from floodmark.model.column_changes import ColumnChange
-    from floodmark.model.results import Plan, Watermark
+    from floodmark.model.results import PlanResult, Watermark
     from floodmark.model.table import Table
 
 Strategy = Literal["sequential", "inter-table", "intra-table"]
@@ -199,7 +199,7 @@ class TableReport(Counts):
     stage_seconds: Mapping[str, float] = field(default_factory=dict)  # for extract, load, verify
     schema_changes: tuple[ColumnChange, ...] = ()  # in the source, since the previous run
     described: Table | None = None  # the table as the newest claim describes it
-    plan: Plan | None = None  # in a dry run
+    plan: PlanResult | None = None  # in a dry run
     left_out: bool = False  # retired, and not named on the command line
     lag_before: Lag | None = None  # lag behind the source when the run began, and when it ended
     lag_after: Lag | None = None
