@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import shutil
 import sys
-import textwrap
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -16,10 +14,10 @@ from typing import TYPE_CHECKING
 import click
 
 from floodmark.cli import options
-from floodmark.cli.layout import painted
+from floodmark.cli.layout import indented, painted
 from floodmark.cli.monitoring import needs_extra
 from floodmark.cli.options import Settings
-from floodmark.cli.printing import coloured, emit_json, scrubbed
+from floodmark.cli.printing import coloured, emit_json, scrubbed, width
 from floodmark.model.errors import ConfigError
 from floodmark.model.secrets import of_url
 from floodmark.model.text import counted
@@ -72,8 +70,6 @@ def doctor(settings: Settings, tables: tuple[str, ...], start_spark: bool, live:
     from floodmark.setup.doctor import examination, examine, keep
 
     began = time.monotonic()
-    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
-    paint = coloured()
     found: list[Check] = []
     configs: list[Config] = []
 
@@ -84,7 +80,7 @@ def doctor(settings: Settings, tables: tuple[str, ...], start_spark: bool, live:
     for checks in examine(settings.config, tables, start_spark, learn):
         found += checks
         if not settings.json:
-            lines = check_lines(checks, min(width, 120) if width else None, paint)
+            lines = check_lines(checks, min(wide, 120) if (wide := width()) else None, coloured())
             settings.say(lines[0 if len(found) > len(checks) else 1 :])
     said = examination(found, began)
     if configs:
@@ -238,42 +234,25 @@ def check_lines(checks: Sequence[Check], width: int | None, paint: bool = False)
 
 
 def _table(table: str | None, checks: list[Check], width: int | None, paint: bool) -> list[str]:
-    if table is None:
-        return [
-            line
-            for check in checks
-            for line in _line(check.status, "", check.detail, check.hint, width, paint)
-        ]
     worst = next((s for s in ("failure", "warning") if any(c.status == s for c in checks)), "ok")
-    first, *others = checks
-    lines = _line(worst, "", f"{table}: {first.detail}", first.hint, width, paint)
-    for check in others:
-        lines += _line("", "", check.detail, check.hint, width, paint)
+    lines: list[str] = []
+    for number, check in enumerate(checks):
+        if table is None:
+            lines += _line(check.status, "", check.detail, check.hint, width, paint)
+        elif number:
+            lines += _line("", "", check.detail, check.hint, width, paint)
+        else:
+            lines += _line(worst, "", f"{table}: {check.detail}", check.hint, width, paint)
     return lines
 
 
 def _line(status: str, name: str, detail: str, hint: str | None, width: int | None, paint: bool) -> list[str]:
     mark = painted(f"{status:<8}", _COLOURS.get(status) if paint else None)
     column = f"{name:<{_NAME}}  " if name else ""
-    indent = 2 + 8 + 1 + len(column)
-    lines = [
-        f"  {mark} {column}{text}" if not n else " " * indent + text
-        for n, text in enumerate(_broken(detail, width, indent))
-    ]
-    if hint:
-        lines += [
-            " " * indent + ("→ " if not n else "  ") + text
-            for n, text in enumerate(_broken(hint, width, indent + 2))
-        ]
-    return lines
-
-
-def _broken(text: str, width: int | None, indent: int) -> list[str]:
-    if width is None:
-        return [text]
-    return textwrap.wrap(text, max(30, width - indent), break_long_words=False, break_on_hyphens=False) or [
-        ""
-    ]
+    blank = " " * (11 + len(column))
+    first, *others = indented(blank, detail, width)
+    lines = [f"  {mark} {column}{first.removeprefix(blank)}", *others]
+    return lines + (indented(f"{blank}→ ", hint, width) if hint else [])
 
 
 def summary_lines(document: Examination) -> list[str]:

@@ -52,6 +52,11 @@ class CommandResult:
     errors: tuple[str, ...]  # the last lines of stderr
 
     @property
+    def failure(self) -> str:
+        """That it failed, and why."""
+        return f"floodmark ended with exit code {self.code}: {self.why}"
+
+    @property
     def why(self) -> str:
         """Why it failed, in its own words."""
         error = (self.document or {}).get("error") or next(

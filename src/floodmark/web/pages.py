@@ -23,6 +23,7 @@ from floodmark.model.notes import Note
 from floodmark.model.text import clock, count, counted, data_time, duration, shown, size
 from floodmark.status.health import WORDS, age
 from floodmark.web import charts
+from floodmark.web.charts import Point
 from floodmark.web.detail import Detail, House
 from floodmark.web.snapshot import Row, Snapshot, TableHolder, worst_first, worst_lag
 
@@ -250,9 +251,8 @@ class Pages:
         tables = []
         for row in snapshot.rows:
             values = self._table_values(snapshot, row, details.get(row.name), now)
-            tables.append(
-                {"row": row, "anchor": values["anchor"], "body": Markup(body.render(**values, linked=False))}
-            )
+            body_html = Markup(body.render(**values, linked=False))
+            tables.append({"row": row, "anchor": values["anchor"], "body": body_html})
         lines = Markup("".join(line.render(row=row, now=now, link=link) for row in snapshot.rows))
         return self._page(
             "report.html", snapshot=snapshot, lines=lines, totals=totals(snapshot.rows), sums=sums(snapshot, now), now=now,
@@ -291,37 +291,27 @@ def table_charts(parts: Sequence[TableOutcome], days: Sequence[Day], target: flo
     runs = [part for part in reversed(parts) if part.at]
     busy = [part for part in runs if not part.idle]
 
-    def per_run(title: str, value: Callable[[TableOutcome], float], said: Callable[[Any], str]) -> Chart:
-        return _bars(title, [(_clock(part.at), value(part), _outcome(part)) for part in busy], said)
+    def per_run(title: str, value: Callable[[TableOutcome], float], say: Callable[[Any], str]) -> Chart:
+        return title, charts.bars([Point(_clock(p.at), value(p), _outcome(p)) for p in busy], say)
 
     in_ids = all(part.lag.seconds is None for part in runs)
+    lags = [Point(_clock(part.at), part.behind) for part in runs]
+    if sum(point.value is not None for point in lags) < 3 and len(days) > 2:
+        lags = [Point(day.day, worst_lag(day)) for day in days]
     say = (lambda v: f"{v:,.0f} ids") if in_ids else duration
-    lags = [charts.Point(_clock(p.at), p.behind, f"{_clock(p.at)}: {say(p.behind or 0)}") for p in runs]
-    known = [point.value for point in lags if point.value is not None]
-    if len(known) < 3 and len(days) > 2:
-        lags = [charts.Point(d.day, worst_lag(d), f"{d.day}: {say(worst_lag(d) or 0)}") for d in days]
-        known = [point.value for point in lags if point.value is not None]
-    top = f"at most {say(max(known))}" if known else ""
-    line = charts.line(lags, top, None if in_ids else target, f"target {coarse(target)}")
     found = [
-        ("Lag when runs began", line),
+        (
+            "Lag when runs began",
+            charts.line(lags, say, None if in_ids else target, f"target {coarse(target)}"),
+        ),
         per_run("Rows per run", lambda p: p.rows_extracted, count),
         per_run("Bytes per run", lambda p: p.bytes_written, size),
         per_run("Seconds per run", lambda p: p.seconds, duration),
     ]
     if len(days) > 2:
-        rows: list[Bar] = [(d.day, d.rows_extracted, "failed" if d.failures else "ok") for d in days]
-        found.append(_bars("Rows per day", rows, count))
+        rows = [Point(d.day, d.rows_extracted, "failed" if d.failures else "ok") for d in days]
+        found.append(("Rows per day", charts.bars(rows, count)))
     return found
-
-
-Bar = tuple[str, float, charts.Outcome]  # when, how much, and how it ended
-
-
-def _bars(title: str, values: Sequence[Bar], said: Callable[[Any], str]) -> Chart:
-    points = [charts.Point(at, float(value), f"{at}: {said(value)}", how) for at, value, how in values]
-    most = max((value for _, value, _ in values), default=0)
-    return title, charts.bars(points, f"at most {said(most)}")
 
 
 def _outcome(part: TableOutcome) -> charts.Outcome:
@@ -329,7 +319,7 @@ def _outcome(part: TableOutcome) -> charts.Outcome:
 
 
 def _names(run: RunOutcome) -> str:
-    """The tables of a run in a few"""
+    """The tables of a run in a few words."""
     names = [part.table for part in run.tables]
     more = len(names) - NAMED_TABLES
     return ", ".join(names[:NAMED_TABLES]) + (f" and {more:,} more" if more > 0 else "")
@@ -343,15 +333,8 @@ def _stages_of(parts: Sequence[TableOutcome]) -> list[str]:
 
 def _span(part: TableOutcome, link: str | None = None) -> charts.ChartSpan:
     said = f"{part.table}, {_clock(part.at)}: {ended(part.exit_code)}, {count(part.rows_extracted)} rows in {duration(part.seconds)}"
-    return charts.ChartSpan(
-        part.table,
-        part.at,
-        part.seconds,
-        _outcome(part),
-        said,
-        link or f"/runs/{part.run}",
-        dict(part.stage_seconds),
-    )
+    href, stages = link or f"/runs/{part.run}", dict(part.stage_seconds)
+    return charts.ChartSpan(part.table, part.at, part.seconds, _outcome(part), said, href, stages)
 
 
 def _run_figures(part: TableOutcome) -> tuple[str, ...]:
