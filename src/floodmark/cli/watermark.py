@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from floodmark.model.results import MoveResult, OlderWatermark, SystemWatermark, Watermark
 
 _COLOURS = {"success": "32", "pending": "33", "failed": "31"}
-WAREHOUSES = {"duckdb": "DuckDB", "redshift": "Redshift"}
 
 
 @click.group(cls=options.Group)
@@ -60,11 +59,11 @@ def get(settings: Settings, table: str | None, show_files: bool) -> int:
         start = pipeline.config.options("").start
         return settings.result(pipeline.watermark_get(), lambda d: system_lines(d, start))
     pipeline = settings.pipeline()
-    kind = pipeline.config.warehouse.kind
+    loads = pipeline.config.warehouse.can.label
 
     def lines(mark: Watermark) -> list[str]:
         shown = mark.of(scrubbed(mark, settings.scrub))
-        return folded(watermark_lines(shown, show_files, coloured(), kind), width())
+        return folded(watermark_lines(shown, show_files, coloured(), loads), width())
 
     return settings.result(pipeline.watermark_get(table, show_files=show_files), lines)
 
@@ -82,10 +81,10 @@ def list_(settings: Settings, tables: tuple[str, ...]) -> int:
       floodmark watermark list -t shop.orders -t shop.customers
     """
     pipeline = settings.pipeline()
-    kind = pipeline.config.warehouse.kind
+    loads = pipeline.config.warehouse.can.label
     return settings.result(
         pipeline.watermark_list(*tables),
-        lambda d: list_lines(d.tables, coloured(), kind, d.older_watermarks, width()),
+        lambda d: list_lines(d.tables, coloured(), loads, d.older_watermarks, width()),
     )
 
 
@@ -192,7 +191,7 @@ def reset(
     document = pipeline.watermark_reset(
         table, mysql_only=mysql_only, redshift_only=redshift_only, force=force
     )
-    load = f"S3 → {WAREHOUSES[pipeline.config.warehouse.kind]} is"
+    load = f"S3 → {pipeline.config.warehouse.can.label} is"
     stages = "MySQL → S3 is" if mysql_only else load if redshift_only else "both stages are"
     return settings.result(document, lambda d: reset_lines(d, stages, redshift_only))
 
@@ -309,9 +308,9 @@ for command in (accept, retire, move):
 
 
 def watermark_lines(
-    mark: Watermark, show_files: bool, paint: bool = False, warehouse: str = "redshift"
+    mark: Watermark, show_files: bool, paint: bool = False, warehouse: str = "Redshift"
 ) -> list[str]:
-    """`watermark get -t T` for people; `warehouse` is the configured kind."""
+    """`watermark get -t T` for people; `warehouse` is the configured one's label."""
     lines = [
         f"Current watermark for {mark.table_name}",
         *(f"  {line}" for line in activity_lines(mark)),
@@ -373,7 +372,7 @@ def _load_lines(mark: Watermark, paint: bool, warehouse: str) -> list[str]:
         status += f" (the warehouse did not answer{f'; as of {as_of}' if as_of else ''})"
     never = UNKNOWN if loaded is None else "never"
     return [
-        f"  S3 → {WAREHOUSES[warehouse]}",
+        f"  S3 → {warehouse}",
         _entry("Status", status),
         _entry("Rows loaded", _rows(loaded, mark.redshift_rows_reloaded)),
         _entry("Last load time", clock(mark.last_redshift_load_time) or never),
@@ -469,7 +468,7 @@ def _begin(start: str | None) -> str:
 def list_lines(
     marks: Sequence[Watermark],
     paint: bool = False,
-    warehouse: str = "redshift",
+    warehouse: str = "Redshift",
     older: Sequence[OlderWatermark] = (),
     width: int | None = None,
 ) -> list[str]:
@@ -481,7 +480,7 @@ def list_lines(
     if not marks:
         none = "No table has a watermark yet; `floodmark sync -t schema.table` creates the first."
         return [none, *waiting]
-    loads = WAREHOUSES[warehouse].upper()
+    loads = warehouse.upper()
     head = ("TABLE", "MYSQL", "ROWS", "DATA UP TO", "STRATEGY", loads, "ROWS", "WAITING", "LAG", "NOW")
     columns = slice(-1 if all(_now(mark) == "idle" for mark in marks) else None)
     whole, brief = (
@@ -532,11 +531,11 @@ def _older_lines(older: Sequence[OlderWatermark], width: int | None) -> list[str
 def _list_card(mark: Watermark, warehouse: str, width: int) -> list[str]:
     """A table on a narrow terminal."""
     _, mysql, rows, upto, _, load, loaded, waiting, behind, now = _list_row(mark)
-    loads, late = WAREHOUSES[warehouse], "" if waiting == "0" else f", {waiting} waiting"
+    late = "" if waiting == "0" else f", {waiting} waiting"
     timed = position(mark) is not None and not mark.whole
     said = [
         f"MySQL: {mysql}, {rows} rows",
-        f"{loads}: nothing to load" if load == "-" else f"{loads}: {load}, {loaded} rows{late}",
+        f"{warehouse}: nothing to load" if load == "-" else f"{warehouse}: {load}, {loaded} rows{late}",
         f"up to {upto}" if timed else upto,
         *([] if behind == "-" else [f"lag {behind}"]),
     ]

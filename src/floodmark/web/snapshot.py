@@ -19,7 +19,7 @@ from itertools import islice
 from typing import Any, Literal
 
 from floodmark.config.load import Config, WarehouseSpec
-from floodmark.load.open import open_warehouse
+from floodmark.load.protocol import open_warehouse
 from floodmark.log.lease import LEASE_SECONDS, LeaseNote, lives
 from floodmark.log.outcomes import ErrorText, RunOutcome, Scrub, TableOutcome, run_at
 from floodmark.log.status import Day, Killed, LastVerify, TableStatus, parse
