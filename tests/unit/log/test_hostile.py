@@ -17,8 +17,8 @@ from floodmark.cli.main import main
 from floodmark.cli.options import Settings
 from floodmark.cli.output import emit
 from floodmark.cli.progress.lines import PlainProgress
+from floodmark.config.file import parse
 from floodmark.config.load import StoreSpec, load
-from floodmark.config.yaml import parse
 from floodmark.load.files import fetch
 from floodmark.log.document import commit_path, primary_path
 from floodmark.log.fold import Damaged, State

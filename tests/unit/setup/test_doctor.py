@@ -14,8 +14,8 @@ from typing import Any, NoReturn
 import pytest
 
 from floodmark.cli.output.doctor import check_lines, summary_lines
+from floodmark.config.file import Tree
 from floodmark.config.load import Config, SourceSpec, StoreSpec, TableOptions, Tls, WarehouseSpec
-from floodmark.config.yaml import Tree
 from floodmark.load.redshift.facts import DatabaseFacts, region
 from floodmark.load.redshift.rights import Rights
 from floodmark.log import pipeline

@@ -9,8 +9,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from floodmark.config import load as configuration
+from floodmark.config.file import Tree, parse
 from floodmark.config.load import Config
-from floodmark.config.yaml import Tree, parse
 from floodmark.model.errors import ConfigError, Mistake, Mistakes
 from floodmark.model.secrets import in_setting, of_url
 from floodmark.setup.doctor.check import Check, Section
