@@ -81,7 +81,7 @@ def _listen(
     """Serves /metrics and /healthz from now on; returns what to call when a cycle has ended."""
     from floodmark.status.facts import StoreFacts
     from floodmark.status.health import limit_of
-    from floodmark.status.listen import Listener, Metrics, Pulse
+    from floodmark.status.metrics import Listener, Metrics, Pulse
     from floodmark.store.store import Store
 
     pulse = Pulse(every)
