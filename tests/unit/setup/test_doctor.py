@@ -26,9 +26,8 @@ from floodmark.model.table import Column, Table
 from floodmark.model.warehouse import DUCKDB, LARGE_STRINGS, REDSHIFT
 from floodmark.plan.bound import Reading
 from floodmark.setup.doctor import Examination, examination, keep, source, store, tables, warehouse
-from floodmark.setup.doctor.check import Check, Section, at_once
+from floodmark.setup.doctor.check import Check, Section, at_once, nearby, reach
 from floodmark.setup.doctor.configuration import in_clear, mistakes
-from floodmark.setup.doctor.reach import _skew, nearby, reach
 from floodmark.setup.doctor.spark import (
     amount,
     check_executors,
@@ -261,10 +260,10 @@ def test_the_clock_of_the_store(skew: float, status: str) -> None:
 
 def test_a_date_header_means_the_second_that_it_names() -> None:
     now = 1_800_000_000.7
-    assert _skew(formatdate(now, usegmt=True), now, now + 0.1) == 0.0
-    assert _skew(formatdate(now + 100, usegmt=True), now, now + 0.1) == pytest.approx(99.2)
-    assert _skew(formatdate(now - 100, usegmt=True), now, now + 0.1) == pytest.approx(-99.7)
-    assert _skew(None, now, now) is None
+    assert store._skew(formatdate(now, usegmt=True), now, now + 0.1) == 0.0
+    assert store._skew(formatdate(now + 100, usegmt=True), now, now + 0.1) == pytest.approx(99.2)
+    assert store._skew(formatdate(now - 100, usegmt=True), now, now + 0.1) == pytest.approx(-99.7)
+    assert store._skew(None, now, now) is None
 
 
 def test_bucket_and_cluster_must_be_in_one_region() -> None:
@@ -311,9 +310,9 @@ def test_memory_is_what_tasks_take_against_what_is_free() -> None:
     assert check_memory(8 << 30, 4, "512m", duckdb=True).status == "ok"
     assert check_memory(1 << 30, 4, "512m", duckdb=True).status == "warning"
     conf = {"spark.master": "yarn", "spark.executor.memory": "2g", "spark.executor.cores": "4"}
-    [check] = check_executors(conf)
+    check = check_executors(conf)
     assert check.status == "warning" and "800m" in (check.hint or "")
-    [check] = check_executors({**conf, "spark.executor.memoryOverhead": "1g"})
+    check = check_executors({**conf, "spark.executor.memoryOverhead": "1g"})
     assert check.status == "ok"
 
 

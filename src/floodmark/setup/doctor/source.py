@@ -11,13 +11,11 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
-from floodmark.config.load import Config, SourceSpec, Ssh, TableOptions
-from floodmark.host import ssh as tunnel
+from floodmark.config.load import Config, SourceSpec, TableOptions
 from floodmark.model.errors import FloodmarkError
 from floodmark.model.text import duration, size
 from floodmark.plan.overlap import MEMBERSHIPS, OVERLAP_SECONDS
-from floodmark.setup.doctor.check import Check, Section
-from floodmark.setup.doctor.reach import nearby, reach
+from floodmark.setup.doctor.check import Check, Section, bastion, nearby, reach
 from floodmark.setup.doctor.tables import examine_tables
 from floodmark.source.server import Server, look
 from floodmark.source.session import Session
@@ -59,14 +57,10 @@ def examine_source(config: Config, names: tuple[str, ...], file_lock: threading.
 def _way(spec: SourceSpec, opened: list[Session]) -> Iterator[Check]:
     """Each step needs the one before; the last one opens the session."""
     if spec.socket is not None:
-        if Path(spec.socket).is_socket():
-            yield SECTION.ok("socket", spec.socket)
-        else:
-            yield SECTION.failure(
-                "socket",
-                f"there is no socket {spec.socket}",
-                "check ?socket= in source.url, and that MySQL is running",
-            )
+        if not Path(spec.socket).is_socket():
+            hint = "check ?socket= in source.url, and that MySQL is running"
+            yield SECTION.failure("socket", f"there is no socket {spec.socket}", hint)
+        yield SECTION.ok("socket", spec.socket)
     elif spec.ssh is not None:
         yield from bastion(SECTION, spec.ssh, spec.host, spec.port)
     else:
@@ -78,21 +72,8 @@ def _way(spec: SourceSpec, opened: list[Session]) -> Iterator[Check]:
     except FloodmarkError as error:
         yield SECTION.log_in_failed(error)
     else:
-        yield SECTION.ok(
-            "log-in", f"as {spec.user}" + (f", database {spec.database}" if spec.database else "")
-        )
-
-
-def bastion(section: Section, ssh: Ssh, host: str, port: int) -> Iterator[Check]:
-    """A bastion's name and port, and whether it accepts us; the login shows what is behind it."""
-    yield from reach(section, ssh.host, ssh.port, "bastion")
-    try:
-        tunnel.local_port(ssh, host, port)
-    except FloodmarkError as error:
-        yield section.failed("tunnel", error)
-        return
-    who = f" as {ssh.user}" if ssh.user else ""
-    yield section.ok("tunnel", f"{ssh.host}:{ssh.port} accepts us{who}; its host key is known")
+        database = f", database {spec.database}" if spec.database else ""
+        yield SECTION.ok("log-in", f"as {spec.user}{database}")
 
 
 # ---------------------------------------------------------------- what the server says
@@ -105,7 +86,7 @@ def check_server(server: Server, spec: SourceSpec, overlap: float | None = None)
     yield clock(server.skew, server.unsure, server.zone)
     yield _zones(server)
     yield _privileges(server, spec)
-    yield from _role(server)
+    yield _role(server)
     yield _transactions(server, OVERLAP_SECONDS if overlap is None else overlap)
     yield from _limits(server, spec)
 
@@ -118,9 +99,8 @@ def encryption(server: Server, spec: SourceSpec) -> Check:
         if private:
             return SECTION.ok("TLS", "not encrypted; not needed, because the server is on this machine")
         if spec.ssh is not None:
-            return SECTION.ok(
-                "TLS", f"encrypted by SSH up to {spec.ssh.host}, but not from there to {spec.host}"
-            )
+            said = f"encrypted by SSH up to {spec.ssh.host}, but not from there to {spec.host}"
+            return SECTION.ok("TLS", said)
         return SECTION.warning(
             "TLS",
             f"passwords and rows travel to {spec.host} in plain text",
@@ -131,48 +111,34 @@ def encryption(server: Server, spec: SourceSpec) -> Check:
         named = mode == "verify_identity" or spec.tls.ca is None
         checked = "authority and host name" if named else "its authority, not its host name"
         return SECTION.ok("TLS", f"{how}; certificate verified ({checked})")
-    if private and mode is None:
-        return SECTION.ok("TLS", f"{how}; certificate not verified")
-    return SECTION.warning(
-        "TLS",
-        f"{how}, but the certificate is not verified: another server could pose as {spec.host}",
-        "set source.tls: {mode: verify_identity, ca: the server's CA}",
-    )
+    wrong = f"{how}, but the certificate is not verified: another server could pose as {spec.host}"
+    hint = "set source.tls: {mode: verify_identity, ca: the server's CA}"
+    fine = private and mode is None
+    return SECTION.check("TLS", f"{how}; certificate not verified", None if fine else wrong, hint)
 
 
 def _version(server: Server) -> Check:
     least = (10, 3) if server.mariadb else (5, 6)
-    if server.numbers and server.numbers < least:
-        return SECTION.warning(
-            "version",
-            f"{server.version} is older than any version Floodmark is tested with",
-            f"upgrade to {'MariaDB 10.11' if server.mariadb else 'MySQL 8'} or later",
-        )
-    name = server.version if server.mariadb else f"MySQL {server.version}"
-    return SECTION.ok("version", name)
+    old = server.numbers and server.numbers < least
+    wrong = f"{server.version} is older than any version Floodmark is tested with" if old else None
+    hint = f"upgrade to {'MariaDB 10.11' if server.mariadb else 'MySQL 8'} or later"
+    return SECTION.check("version", f"{'' if server.mariadb else 'MySQL '}{server.version}", wrong, hint)
 
 
 def clock(skew: float, unsure: float, zone: str) -> Check:
     """The server's clock against this machine's."""
-    apart = abs(skew) - unsure
-    if apart > SKEW_SECONDS:
-        way = "ahead of" if skew > 0 else "behind"
-        return SECTION.warning(
-            "clock",
-            f"the server's clock is {duration(abs(skew))} {way} this machine's; its zone is {zone}",
-            "synchronize both clocks (NTP): presets such as `watermark set today` use this machine's clock",
-        )
-    return SECTION.ok("clock", f"{abs(skew):.2f} s off this machine's; zone {zone}")
+    way, wrong = "ahead of" if skew > 0 else "behind", None
+    if abs(skew) - unsure > SKEW_SECONDS:
+        wrong = f"the server's clock is {duration(abs(skew))} {way} this machine's; its zone is {zone}"
+    hint = "synchronize both clocks (NTP): presets such as `watermark set today` use this machine's clock"
+    return SECTION.check("clock", f"{abs(skew):.2f} s off this machine's; zone {zone}", wrong, hint)
 
 
 def _zones(server: Server) -> Check:
     """Whether sessions write DATETIME cursors in a zone other than the server's."""
-    zones = server.zones
+    zones, assumed = server.zones, f"DATETIME cursors are assumed to be in {server.zone}"
     if zones is None:
-        return SECTION.ok(
-            "zones",
-            f"the server does not show its sessions' time zones: DATETIME cursors are assumed to be in {server.zone}",
-        )
+        return SECTION.ok("zones", f"the server does not show its sessions' time zones: {assumed}")
     if not zones:
         return SECTION.ok("zones", "all sessions are in the server's time zone")
     return SECTION.warning(
@@ -203,34 +169,28 @@ def _privileges(server: Server, spec: SourceSpec) -> Check:
     )
 
 
-def _role(server: Server) -> Iterator[Check]:
+def _role(server: Server) -> Check:
     again = f"the last {OVERLAP_SECONDS:g} s are read again by every sync"
-    replica = server.replication
+    replica, kind = server.replication, server.trust.member_of
+    member = MEMBERSHIPS[kind] if kind else None
     if replica is not None and not replica.running:
-        yield SECTION.warning(
+        return SECTION.warning(
             "role",
             f"a replica whose replication is not running: {replica.error or 'it was stopped'}",
             "START REPLICA (START SLAVE): until then nothing new arrives; if it is the primary now, RESET REPLICA ALL",
         )
-    elif replica is not None or server.trust.replica:
+    if replica is not None or server.trust.replica:
         what = "a replica, or read-only" if replica is None else "a replica"
-        if server.trust.member_of is not None:
-            what += f", {MEMBERSHIPS[server.trust.member_of]}"
-        lag = "lag unknown (REPLICATION CLIENT or SLAVE MONITOR would show it)"
-        if replica is not None:
-            lag = "lag unknown" if replica.behind is None else f"{replica.behind:g} s behind its primary"
-        yield SECTION.warning(
-            "role",
-            f"{what}, {lag}; rows arrive later than their cursor says, so {again}",
-            "keep overlap_seconds above the largest lag, or read from the primary",
+        what += f", {member}" if member else ""
+        lag = "lag unknown" if replica else "lag unknown (REPLICATION CLIENT or SLAVE MONITOR would show it)"
+        if replica is not None and replica.behind is not None:
+            lag = f"{replica.behind:g} s behind its primary"
+        said = f"{what}, {lag}; rows arrive later than their cursor says, so {again}"
+        return SECTION.warning(
+            "role", said, "keep overlap_seconds above the largest lag, or read from the primary"
         )
-    elif server.trust.member_of is not None:
-        yield SECTION.warning(
-            "role",
-            f"{MEMBERSHIPS[server.trust.member_of]}, whose other members' transactions can't be seen, so {again}",
-        )
-    else:
-        yield SECTION.ok("role", "primary")
+    wrong = f"{member}, whose other members' transactions can't be seen, so {again}" if member else None
+    return SECTION.check("role", "primary", wrong)
 
 
 def _transactions(server: Server, overlap: float) -> Check:
@@ -240,7 +200,6 @@ def _transactions(server: Server, overlap: float) -> Check:
     limit = (
         f"rows of a transaction that stays open for more than {overlap:g} s can be missed (overlap_seconds)"
     )
-    whose = "this server's, not its primary's, " if server.trust.replica else ""
     if server.longest is None:
         return SECTION.warning(
             "transactions",
@@ -248,36 +207,31 @@ def _transactions(server: Server, overlap: float) -> Check:
             "find out how long they do, and set defaults.overlap_seconds above that; where performance_schema is readable and"
             " its consumer events_transactions_history_long is enabled, doctor measures it",
         )
+    longest, whose = (
+        server.longest.seconds,
+        "this server's, not its primary's, " if server.trust.replica else "",
+    )
     known = "that the server remembers" if server.longest.remembered else "open right now"
-    said = f"{limit}; the longest one {known} ({whose}as far as the user sees): {duration(server.longest.seconds)}"
-    if PROPOSED * server.longest.seconds <= overlap:
-        return SECTION.ok("transactions", said)
-    proposed = math.ceil(PROPOSED * server.longest.seconds / OVERLAP_SECONDS) * OVERLAP_SECONDS
-    return SECTION.warning("transactions", said, f"set defaults.overlap_seconds: {proposed:g}")
+    said = f"{limit}; the longest one {known} ({whose}as far as the user sees): {duration(longest)}"
+    proposed = math.ceil(PROPOSED * longest / OVERLAP_SECONDS) * OVERLAP_SECONDS
+    wrong = said if PROPOSED * longest > overlap else None
+    return SECTION.check("transactions", said, wrong, f"set defaults.overlap_seconds: {proposed:g}")
 
 
 def _limits(server: Server, spec: SourceSpec) -> Iterator[Check]:
-    packet = server.max_allowed_packet
-    if packet < SMALL_PACKET:
-        yield SECTION.warning(
-            "packet size",
-            f"max_allowed_packet is {size(packet)}: longer values stop the sync (exit code 6)",
-            "SET GLOBAL max_allowed_packet = 67108864, and set it in the server's configuration",
-        )
-    else:
-        yield SECTION.ok("packet size", f"max_allowed_packet is {size(packet)}")
+    fine = f"max_allowed_packet is {size(server.max_allowed_packet)}"
+    wrong = f"{fine}: longer values stop the sync (exit code 6)"
+    hint = "SET GLOBAL max_allowed_packet = 67108864, and set it in the server's configuration"
+    yield SECTION.check(
+        "packet size", fine, wrong if server.max_allowed_packet < SMALL_PACKET else None, hint
+    )
     yield _connections(server, spec)
-    if server.wait_timeout < 60:
-        yield SECTION.warning(
-            "timeouts",
-            f"the server closes connections that are idle for {server.wait_timeout} s",
-            "raise wait_timeout to 600 or more",
-        )
-    else:
-        limit = "no limit on statements"
-        if server.statement_seconds:
-            limit = f"the server ends statements after {duration(server.statement_seconds)}, except ours"
-        yield SECTION.ok("timeouts", f"wait_timeout {server.wait_timeout} s, {limit}")
+    limit, idle = "no limit on statements", server.wait_timeout
+    if server.statement_seconds:
+        limit = f"the server ends statements after {duration(server.statement_seconds)}, except ours"
+    wrong = f"the server closes connections that are idle for {idle} s"
+    fine = f"wait_timeout {idle} s, {limit}"
+    yield SECTION.check("timeouts", fine, wrong if idle < 60 else None, "raise wait_timeout to 600 or more")
 
 
 def _connections(server: Server, spec: SourceSpec) -> Check:
@@ -289,14 +243,8 @@ def _connections(server: Server, spec: SourceSpec) -> Check:
             f"{spec.user} is limited to {server.user_connections} connections, but a sync may need {needed}",
             f"lower source.max_connections to {max(1, server.user_connections - BESIDE)}, or raise the user's limit",
         )
-    if free < needed:
-        return SECTION.warning(
-            "connections",
-            f"{server.connected} of the server's {server.max_connections} connections are in use, and a sync may need "
-            f"{needed} more",
-            f"raise the server's max_connections, or lower source.max_connections ({spec.max_connections})",
-        )
-    return SECTION.ok(
-        "connections",
-        f"{free} of {server.max_connections} free; the tasks of a sync use up to {spec.max_connections}",
-    )
+    used, most = server.connected, server.max_connections
+    wrong = f"{used} of the server's {most} connections are in use, and a sync may need {needed} more"
+    hint = f"raise the server's max_connections, or lower source.max_connections ({spec.max_connections})"
+    fine = f"{free} of {most} free; the tasks of a sync use up to {spec.max_connections}"
+    return SECTION.check("connections", fine, wrong if free < needed else None, hint)
