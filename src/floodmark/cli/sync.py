@@ -217,7 +217,7 @@ def _once(
 
 def _warn_of_exposed_secrets(settings: Settings, config: Config) -> None:
     """A line each when others can read a secret of the configuration, or change it."""
-    from floodmark.setup.doctor.configuration import exposed, secrets
+    from floodmark.setup.doctor import exposed, secrets
 
     with settings.progress() as progress:
         for check in (*secrets(config.path), *exposed(config)):

@@ -7,6 +7,7 @@ We can't tell which, so every run reports it until someone retires it.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from fnmatch import fnmatchcase
 
@@ -70,7 +71,7 @@ class StoredTables:
         return list(found)
 
     def resolve(
-        self, opened: Callable[[str], Session], names: Sequence[str], all_tables: bool
+        self, opened: Callable[[str], AbstractContextManager[Session]], names: Sequence[str], all_tables: bool
     ) -> tuple[list[str], list[TableReport]]:
         """The full names of the tables that the user means, and a report for each name without a table."""
         with opened("plan") as session:

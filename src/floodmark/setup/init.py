@@ -27,7 +27,7 @@ from floodmark.model.notes import Kind, Note, not_followed
 from floodmark.model.secrets import of_url
 from floodmark.model.text import counted
 from floodmark.model.warehouse import DUCKDB
-from floodmark.setup.doctor.tables import check_table
+from floodmark.setup.doctor.source import check_table
 from floodmark.source import ranges as edges
 from floodmark.source.describe import discover_with_notes, list_tables, proposed_cursor
 from floodmark.source.session import Session

@@ -28,7 +28,7 @@ from floodmark.model.commit import DataFile, Open
 from floodmark.model.errors import ConfigError, DataError
 from floodmark.model.secrets import Scrubber
 from floodmark.model.text import shown, shown_json
-from floodmark.setup.doctor.configuration import exposed, in_clear
+from floodmark.setup.doctor import exposed, in_clear
 from floodmark.store.store import MOST_COMMIT, NO_DOCUMENT, Store
 
 NAME = "shop.orders"

@@ -19,7 +19,7 @@ from floodmark.model.note_words import clause, sentence, why_unfit
 from floodmark.model.notes import Kind, Note, Obstacle, Unfit, not_followed
 from floodmark.model.table import Cascade, Column, Table
 from floodmark.model.warehouse import DUCKDB
-from floodmark.setup.doctor.tables import check_table
+from floodmark.setup.doctor.source import check_table
 from floodmark.source.cascades import note as noted
 from floodmark.source.describe import Discovered
 from floodmark.store.store import Store
