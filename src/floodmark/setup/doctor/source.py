@@ -41,7 +41,7 @@ from floodmark.plan.overlap import (
     said_again,
     said_missed,
 )
-from floodmark.plan.tables import StoredTables, said_new
+from floodmark.plan.tables import NoTable, StoredTables, said_new
 from floodmark.plan.window import COUNT_EXACTLY_BELOW
 from floodmark.setup.doctor.check import Check, Section, Status, bastion, nearby, reach
 from floodmark.source import ranges as edges
@@ -306,6 +306,9 @@ def examine_tables(
         readable, stored = False, StoredTables(config, store, names=())
     try:
         found, unknown = stored.resolve(lambda _: nullcontext(session), names, all_tables=not names)
+    except NoTable as error:
+        yield TABLES.warning("tables", error.message, error.hint)
+        return
     except FloodmarkError as error:
         yield TABLES.failed("tables", error)
         return
