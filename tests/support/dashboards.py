@@ -95,9 +95,9 @@ class Filled:
             batch = draft(taken.state, Batch, run, window_id="w", slices=(0,), files=named, seconds=1.5)
             state = log.append(taken.state, batch)
             failure = Failure("extract", failed, stamp(self.now)) if failed else None
-            rows = ledger(state) if loaded else []
+            loads = ledger(state) if loaded else []
             if published:
-                Watermark(self.store, name, run).publish(state, rows, failure=failure)
+                Watermark(self.store, name, run).publish(state, loads, failure=failure)
         if looked is not None:
             self.check(name, looked, lag)
         return state

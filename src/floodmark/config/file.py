@@ -20,8 +20,9 @@ from typing import Any
 
 import yaml
 
-from floodmark.config.values import DUCKDB, VariableError, expand, source_url, warehouse_url
+from floodmark.config.values import VariableError, expand, source_url, warehouse_url
 from floodmark.model.errors import ConfigError, Mistake
+from floodmark.model.warehouse import WAREHOUSES
 
 Tree = dict[str, "Tree"] | list["Tree"] | str | None
 Keys = tuple[str, ...]
@@ -75,10 +76,10 @@ def read(path: Path) -> Contents:
     sections: dict[str, Tree] = {"source": {}, "store": {}, "warehouse": {}, "spark": {}}
     contents.tree.update(_prepared(contents, sections | tree, ()))
     if isinstance(warehouse := contents.tree["warehouse"], dict):
-        parts = warehouse.setdefault("url", warehouse_url(DUCKDB, contents.base))
+        usual = next(iter(WAREHOUSES.values()))
+        parts = warehouse.setdefault("url", warehouse_url(usual.example, contents.base))
         if warehouse.get("schema") is None:
-            redshift = isinstance(parts, dict) and parts["kind"] == "redshift"
-            warehouse["schema"] = "public" if redshift else "main"
+            warehouse["schema"] = (WAREHOUSES[parts["kind"]] if isinstance(parts, dict) else usual).schema
     return contents
 
 
