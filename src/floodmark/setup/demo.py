@@ -224,8 +224,7 @@ def run_demo(
     print(f"\nDone in {seconds:.0f} s; the services are stopped and their files removed.", flush=True)
     if serve is None:
         print(
-            "To see all this in a dashboard: make demo ARGS=--serve (or floodmark demo --serve).",
-            flush=True,
+            "To see all this in a dashboard: make demo ARGS=--serve (or floodmark demo --serve).", flush=True
         )
     return 0
 

@@ -29,11 +29,7 @@ logger = logging.getLogger("floodmark")
 
 # Seconds that the end of a run waits for spans that have not been sent.
 PATIENCE = 2.0
-_SIGNS = (
-    "OTEL_EXPORTER_OTLP_ENDPOINT",
-    "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT",
-    "OTEL_TRACES_EXPORTER",
-)
+_SIGNS = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_TRACES_EXPORTER")
 
 
 def wanted(environment: Mapping[str, str]) -> bool:

@@ -68,11 +68,7 @@ _LATER = ("TLS", "version", "clock", "zones", "privileges", "role", "transaction
 MOST = 100
 TABLES_SECONDS = 7.0  # after this, the remaining tables are only counted
 TARGET_SECONDS = 3.0  # for each of the warehouse's answers
-_MODES = {
-    "upsert": "merged by key",
-    "append": "new rows only",
-    "full": "the whole table with every sync",
-}
+_MODES = {"upsert": "merged by key", "append": "new rows only", "full": "the whole table with every sync"}
 
 
 def examine_source(config: Config, names: tuple[str, ...], file_lock: threading.Lock) -> Iterator[Check]:

@@ -42,11 +42,7 @@ class Comparison:
 
 
 def compare(
-    db: DatabaseServer,
-    table: str,
-    warehouse: Path | StandIn,
-    target: str | None = None,
-    key: str = "id",
+    db: DatabaseServer, table: str, warehouse: Path | StandIn, target: str | None = None, key: str = "id"
 ) -> Comparison:
     """Compare `schema.table` with its target over every column; the key is one integer column."""
     schema, name = table.split(".")
