@@ -11,13 +11,13 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import partial
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 from urllib.parse import unquote
 
-from floodmark.log.document import Checkpoint, observe
+from floodmark.log.document import observe
 from floodmark.log.lease import LeaseNote, lives
 from floodmark.log.log import Log
 from floodmark.log.outcomes import RunOutcome, Scrub, parse_run
@@ -39,7 +39,6 @@ from floodmark.log.status import (
     parse,
 )
 from floodmark.model.errors import DataError, FloodmarkError
-from floodmark.model.secrets import masked
 from floodmark.model.times import compact
 from floodmark.status.health import DEFAULT_LIMIT, Mark, TableFacts, mark_of
 from floodmark.store.store import Store
@@ -122,12 +121,6 @@ class KeptRuns(Kept[RunOutcome]):
         self._take(store, pool, [path for path in new if path in newest], dict.fromkeys(newest))
 
 
-def _mark(scrub: Scrub, seen: Checkpoint, saved: Mapping[str, Any]) -> Mark:
-    mark = mark_of(seen, saved)
-    error = masked(mark.error, scrub)
-    return replace(mark, error=error, document={**mark.document, "last_error": error})
-
-
 class StoreFacts:
     """The facts of one store, kept from look to look, without secrets. May be used from several threads."""
 
@@ -151,7 +144,7 @@ class StoreFacts:
 
     def _published(self, name: str, data: bytes | None) -> Mark | None:
         found = glance(data, name) if "." in name else None  # the older tool's names have no dot
-        return _mark(self._scrub, found.checkpoint, found.saved) if found else None
+        return mark_of(found.checkpoint, found.saved, self._scrub) if found else None
 
     def _status(self, name: str, data: bytes | None) -> TableStatus | None:
         found = parse(TableStatus, data, name)
@@ -169,7 +162,7 @@ class StoreFacts:
             try:
                 state = log.read()
                 copy = log.seen[0] if log.seen else None
-                mark = _mark(self._scrub, observe(state, None, copy), copy.saved if copy else {})
+                mark = mark_of(observe(state, None, copy), copy.saved if copy else {}, self._scrub)
             except DataError:  # a damaged log is reported by what needs it
                 mark = published
             except FloodmarkError:
