@@ -170,7 +170,7 @@ def sync(
 
 def _warn_of_exposed_secrets(settings: Settings, config: Config) -> None:
     """A line each when others can read a secret of the configuration, or change it."""
-    from floodmark.setup.doctor.configuration import exposed, secrets
+    from floodmark.setup.doctor import exposed, secrets
 
     with settings.progress() as progress:
         for check in (*secrets(config.path), *exposed(config)):
@@ -225,7 +225,7 @@ def _listen(
     """Serves /metrics and /healthz from now on; returns what to call when a cycle has ended."""
     from floodmark.status.facts import StoreFacts
     from floodmark.status.health import limit_of
-    from floodmark.status.listen import Listener, Metrics, Pulse
+    from floodmark.status.metrics import Listener, Metrics, Pulse
     from floodmark.store.store import Store
 
     pulse = Pulse(every)
