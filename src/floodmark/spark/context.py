@@ -15,14 +15,14 @@ import threading
 import time
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from contextlib import AbstractContextManager, suppress
+from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakKeyDictionary
 
-from floodmark.host.retry import patiently
+from floodmark.host.retry import SLICE
 from floodmark.host.temp import cache_folder
-from floodmark.host.together import Gathering
+from floodmark.host.threads import SharedCalls
 from floodmark.model.errors import ConfigError, FloodmarkError, Interrupted, TransientError
 from floodmark.model.text import counted
 from floodmark.spark import pyspark_internals as internals
@@ -42,6 +42,8 @@ R = TypeVar("R")
 
 log = logging.getLogger("floodmark")
 
+# Small slices that share a task at most: a result waits for those of the others.
+MOST = 8
 # Jobs in flight per core: Spark has the next task before the last one has ended.
 AHEAD = 2
 # Seconds between liveness checks of Spark while a slice is running.
@@ -79,8 +81,7 @@ class Spark:
         self._groups: set[str] = set()  # of running jobs
         self._within: dict[str, str] = {}  # the group in which slices of a group run, if it is another one
         # Only slices of one run share tasks, since they share the limits on its source.
-        self._gatherings: WeakKeyDictionary[Throttle, Gathering[Any, Any]] = WeakKeyDictionary()
-        self._gathers = threading.Lock()
+        self._shared: WeakKeyDictionary[Throttle, SharedCalls[Any, Any]] = WeakKeyDictionary()
         self._executors = Executors()
 
     # start and stop
@@ -293,23 +294,20 @@ class Spark:
         """Runs one slice, with retries where they can help; a small one at first together with others."""
         cores = self.parallelism if is_local(self.settings) else None
         attempts = attempts_at_once(self.settings)
+        with self._lock:
+            shared = self._shared.setdefault(throttle, SharedCalls(self._together, MOST))
 
         def stopped() -> bool:
             return ended.is_set() or self._stopped.is_set()
 
-        def room() -> AbstractContextManager[None]:
-            return throttle.task(cores, stopped, attempts)
-
         def attempt(first: bool) -> R | FloodmarkError:
-            if small and first:
-                shared = self._gathering(throttle).ask(piece, self.cores(), room, stopped)
-                if shared is not None:
-                    return cast(R | FloodmarkError, shared)
-            with room():
-                if stopped():
-                    raise Interrupted("stopped")
-                [result] = self._run([piece], piece.group, piece.title)
-            assert result is not None  # a task always gets to its first slice
+            result: R | FloodmarkError = shared.ask(
+                piece,
+                self.cores(),
+                lambda: throttle.task(cores, stopped, attempts),
+                stopped,
+                alone=not (small and first),
+            )
             return result
 
         def pause(seconds: float, error: TransientError) -> None:
@@ -317,11 +315,7 @@ class Spark:
             log.info("%s failed and is retried: %s", piece.title, error.message, extra={"table": table})
             ended.wait(seconds)
 
-        return patiently(attempt, pause)
-
-    def _gathering(self, throttle: Throttle) -> Gathering[Any, Any]:
-        with self._gathers:
-            return self._gatherings.setdefault(throttle, Gathering(self._together))
+        return SLICE.persist(attempt, pause)
 
     def _together(self, pieces: Sequence[Piece[Any]]) -> Sequence[Any]:
         """Runs small slices of several tables as one task; none of them if Spark fails, so that each runs alone.
@@ -344,8 +338,8 @@ class Spark:
             for piece in pieces:
                 self._within.pop(piece.group, None)
 
-    def _run(self, pieces: Sequence[Piece[R]], group: str, title: str) -> list[R | FloodmarkError | None]:
-        """Runs slices as a Spark job with one task: each one's result or error, None if it was not its turn.
+    def _run(self, pieces: Sequence[Piece[R]], group: str, title: str) -> list[R | FloodmarkError]:
+        """Runs slices as a Spark job with one task: the results or errors of those that had a turn.
 
         Raises Spark's own error.
         """
@@ -356,7 +350,7 @@ class Spark:
         run = task(pieces, files)
         try:
             context.setJobGroup(group, title, interruptOnCancel=True)
-            found: list[R | FloodmarkError | None] = context.runJob(self._base, run)
+            found: list[R | FloodmarkError] = context.runJob(self._base, run)
         except Exception as error:
             raise self._lost(error, job.table.name) from None
         return found

@@ -79,7 +79,7 @@ class Piece(Generic[R]):
 
 def task(
     pieces: Sequence[Piece[R]], files: tuple[SentFile, ...] | None
-) -> Callable[[Iterable[int]], list[R | FloodmarkError | None]]:
+) -> Callable[[Iterable[int]], list[R | FloodmarkError]]:
     """Jobs as one task that Spark takes: with `files` for another machine; without for this one, and no secrets."""
     if files is not None:
         return lambda _: attempts(pieces, files)
@@ -89,16 +89,15 @@ def task(
 
 def attempts(
     pieces: Sequence[Piece[R]], files: tuple[SentFile, ...] = (), patience: float = PATIENCE
-) -> list[R | FloodmarkError | None]:
-    """Runs jobs one after another: each one's result or error; None for those whose turn comes too late."""
+) -> list[R | FloodmarkError]:
+    """Runs jobs one after another: each one's result or error, as far as they had a turn."""
     freeze_imports()
     began, relay = time.monotonic(), Relay()
-    done: list[R | FloodmarkError | None] = []
+    done: list[R | FloodmarkError] = []
     try:
         for piece in pieces:
             if done and time.monotonic() - began > patience:
-                done.append(None)
-                continue
+                break
             with closing(Teller(piece.reports)) as teller:
                 done.append(attempt(piece.job, files, teller.tell, relay))
     finally:

@@ -21,8 +21,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import BinaryIO
 
-from floodmark.host.children import SAFE_PATH, child_environment
 from floodmark.host.limits import allow_files
+from floodmark.host.process import SAFE_PATH, child_environment
 from floodmark.host.retry import Retries
 from floodmark.host.temp import cache_folder, is_own, scratch
 from floodmark.model.errors import ConfigError, FloodmarkError, Interrupted, TransientError, short_of

@@ -17,7 +17,7 @@ import sys
 from collections.abc import Mapping
 from contextlib import suppress
 
-from floodmark.host.children import child_environment
+from floodmark.host.process import child_environment
 
 MODULE = "floodmark.spark.worker_daemon"
 # Where the early process listens; set in the environment of the JVM, and so of the processes it starts.
@@ -87,7 +87,7 @@ def _prepare() -> None:
     import pyspark.daemon
     import pyspark.worker  # noqa: F401
 
-    from floodmark.host.hidden_imports import spare_pandas
+    from floodmark.host.process import spare_pandas
     from floodmark.spark.job import preload
 
     preload()

@@ -67,7 +67,8 @@ def read(spark: Spark, job: SliceJob, throttle: Throttle) -> list[SliceResult]:
 
 
 def waiting(spark: Spark, throttle: Throttle) -> int:
-    return len(spark._gathering(throttle)._waiting)
+    shared = spark._shared.get(throttle)
+    return len(shared._waiting) if shared else 0
 
 
 @pytest.fixture

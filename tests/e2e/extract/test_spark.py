@@ -21,6 +21,7 @@ import pytest
 
 from floodmark.config.load import SourceSpec, StoreSpec, TableOptions
 from floodmark.extract.task import SliceJob, SliceResult
+from floodmark.host.retry import Retries
 from floodmark.model.errors import ConfigError, DataError, TransientError
 from floodmark.model.window import Slice
 from floodmark.source.describe import discover
@@ -135,7 +136,7 @@ def test_a_data_error_is_not_retried(
 def test_a_service_that_stays_down_is_a_transient_error(
     spark: Callable[[], Spark], jobs: list[SliceJob], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("floodmark.host.retry.PAUSES", (0.1,))
+    monkeypatch.setattr("floodmark.spark.context.SLICE", Retries(2, 0.1))
     away = [replace(job, source=replace(job.source, port=1)) for job in jobs]
     with pytest.raises(TransientError, match=r"127\.0\.0\.1:1"):
         list(spark().submit(away, "t"))
@@ -144,7 +145,7 @@ def test_a_service_that_stays_down_is_a_transient_error(
 def test_a_task_waits_for_a_service_that_comes_back(
     spark: Callable[[], Spark], jobs: list[SliceJob], database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("floodmark.host.retry.PAUSES", (0.2, 0.2))
+    monkeypatch.setattr("floodmark.spark.context.SLICE", Retries(3, 0.2, factor=1))
     # A connection that is killed in the middle of a slice, once.
     slow = replace(jobs[0], table=changed(jobs[0].table, where="SLEEP(0.01) = 0"))
     results = spark().submit([slow], "t")

@@ -15,7 +15,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-from floodmark.host.children import child_environment
+from floodmark.host.process import child_environment
 from floodmark.load.protocol import LEDGER, quote
 from floodmark.model.errors import TransientError
 from floodmark.model.ledger import LoadSum

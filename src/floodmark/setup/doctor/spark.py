@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from floodmark.config.load import Config
-from floodmark.host.children import child_environment
+from floodmark.host.process import child_environment
 from floodmark.model.errors import FloodmarkError
 from floodmark.model.text import counted, size
 from floodmark.setup.doctor import packages
