@@ -49,8 +49,7 @@ from floodmark.sync import preview as planview
 from floodmark.watermark import accept, backups, drill, history, set_reset, show, validate
 
 if TYPE_CHECKING:
-    from floodmark.spark.context import Spark
-    from floodmark.spark.on_demand import WarmSpark
+    from floodmark.spark.context import Spark, WarmSpark
 
 
 class SyncFailed(FloodmarkError):
@@ -89,7 +88,7 @@ class Pipeline:
         self._warm: WarmSpark | None = None
 
     def __enter__(self) -> Self:
-        from floodmark.spark.on_demand import WarmSpark
+        from floodmark.spark.context import WarmSpark
 
         if self._warm is None and self._given_spark is None:
             self._warm = WarmSpark(self.config, "floodmark")

@@ -29,7 +29,7 @@ from floodmark.model.run import SyncOptions, TableReport
 
 if TYPE_CHECKING:
     from floodmark.config.load import Config
-    from floodmark.spark.on_demand import WarmSpark
+    from floodmark.spark.context import WarmSpark
 
 Strategy = Literal["auto", "sequential", "inter-table", "intra-table"]
 

@@ -1,6 +1,6 @@
 """How threads wait for one another, and share what one of them has: a call, or its answer.
 
-`Change`: wait until something is true, and no longer than that makes sense. `SharedCalls`: questions that wait at the
+`StoppableCondition`: wait until something is true, and no longer than that makes sense. `SharedCalls`: questions that wait at the
 same moment become one call, made by one of their threads. So small slices of several tables share Spark tasks: a Spark
 job costs as much as reading a thousand rows. `RecentAnswers`: threads with the same question share an answer, for as
 long as they say that it may be old. To try again, see `retry`.
@@ -22,6 +22,9 @@ from floodmark.model.errors import FloodmarkError, Interrupted
 Q = TypeVar("Q")
 A = TypeVar("A")
 
+Stopped = Callable[[], bool]
+Room = Callable[[], AbstractContextManager[object]]
+
 # Seconds between checks whether a waiting thread has been told to stop.
 LOOK_EVERY = 0.5
 
@@ -31,12 +34,10 @@ def never() -> bool:
     return False
 
 
-class Change(threading.Condition):
+class StoppableCondition(threading.Condition):
     """A condition whose waiters can be stopped, and can give up. Held while one looks or changes something, as usual."""
 
-    def until(
-        self, true: Callable[[], bool], stopped: Callable[[], bool] = never, seconds: float = math.inf
-    ) -> bool:
+    def until(self, true: Callable[[], bool], stopped: Stopped = never, seconds: float = math.inf) -> bool:
         """Waits until it is true; returns whether it is after so many seconds. Raises Interrupted when stopped."""
         give_up = time.monotonic() + seconds
         while not (found := true()) and (left := give_up - time.monotonic()) > 0:
@@ -66,7 +67,7 @@ class SharedCalls(Generic[Q, A]):
     def __init__(self, answer: Callable[[Sequence[Q]], Sequence[A]], most: int = sys.maxsize) -> None:
         self._answer = answer
         self._most = most
-        self._change = Change()
+        self._change = StoppableCondition()
         self._waiting: list[_Asked[Q, A]] = []
         self._leading = 0  # threads that wait for room, or for an answer
         self._running = 0  # of these, those that wait for an answer
@@ -75,8 +76,8 @@ class SharedCalls(Generic[Q, A]):
         self,
         question: Q,
         lanes: int = 1,
-        room: Callable[[], AbstractContextManager[object]] = nullcontext,
-        stopped: Callable[[], bool] = never,
+        room: Room = nullcontext,
+        stopped: Stopped = never,
         alone: bool = False,
     ) -> A:
         """The answer to a question, in one of so many calls side by side. Raises Interrupted when stopped.
@@ -91,13 +92,7 @@ class SharedCalls(Generic[Q, A]):
                 answer = self._answer([question])
         return answer[0]
 
-    def _shared(
-        self,
-        question: Q,
-        lanes: int,
-        room: Callable[[], AbstractContextManager[object]],
-        stopped: Callable[[], bool],
-    ) -> Sequence[A]:
+    def _shared(self, question: Q, lanes: int, room: Room, stopped: Stopped) -> Sequence[A]:
         mine: _Asked[Q, A] = _Asked(question)
         with self._change:
             self._waiting.append(mine)
@@ -118,11 +113,12 @@ class SharedCalls(Generic[Q, A]):
                 if mine in self._waiting:
                     self._waiting.remove(mine)
 
-    def _leads(self, mine: _Asked[Q, A], lanes: int, stopped: Callable[[], bool]) -> bool:
+    def _leads(self, mine: _Asked[Q, A], lanes: int, stopped: Stopped) -> bool:
         """Waits; whether this thread makes the next call. Otherwise its question is over."""
         with self._change:
+            leaders = max(1, lanes)
             self._change.until(
-                lambda: mine.over or (mine in self._waiting and self._leading < max(1, lanes)), stopped
+                lambda: mine.over or (mine in self._waiting and self._leading < leaders), stopped
             )
             mine.leads = not mine.over
             self._leading += mine.leads

@@ -17,8 +17,7 @@ from floodmark.model.errors import FloodmarkError, Interrupted
 from floodmark.model.run import SyncOptions, SyncReport, TableReport
 from floodmark.plan.tables import said_new
 from floodmark.services import Services
-from floodmark.spark.context import Spark
-from floodmark.spark.on_demand import WarmSpark
+from floodmark.spark.context import Spark, WarmSpark
 from floodmark.status.live import LiveDocuments
 from floodmark.store.store import Store
 from floodmark.sync.freshness import tell_freshness

@@ -28,8 +28,8 @@ from floodmark.setup.doctor import packages
 from floodmark.setup.doctor.check import Check, Section
 from floodmark.setup.doctor.reach import reach
 from floodmark.spark.context import Spark
+from floodmark.spark.failures import places
 from floodmark.spark.jvm import JAVA_HINT, find_java, is_local, settings
-from floodmark.spark.master import places
 from floodmark.spark.pyspark_internals import check_installed, version_text
 
 SECTION = Section("spark")

@@ -25,7 +25,7 @@ def install() -> None:
 
 def _spark(spark: Any) -> None:
     task = spark.task
-    spark.task = lambda pieces, files: _armed(task(pieces, files), dict(PLAN.raw), pieces[0].title)
+    spark.task = lambda pieces, local: _armed(task(pieces, local), dict(PLAN.raw), pieces[0].title)
     if PLAN.spark is not None:
         spark.Spark.start, spark.Spark.stop = _attach, _detach
 
