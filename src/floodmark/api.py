@@ -20,7 +20,7 @@ from floodmark.config.load import Config
 from floodmark.config.values import duration
 from floodmark.log import system
 from floodmark.model.errors import ConfigError, FloodmarkError, exit_code
-from floodmark.model.events import to_all
+from floodmark.model.events import Callback, to_all, watching
 from floodmark.model.log_lines import LogLines
 from floodmark.model.results import (
     Backups,
@@ -43,7 +43,6 @@ from floodmark.model.results import (
 from floodmark.model.run import SyncOptions, new_run
 from floodmark.model.times import begun, compact, timestamp
 from floodmark.model.typed import html_table
-from floodmark.model.watching import Callback, watching
 from floodmark.store.store import Store
 from floodmark.sync import preview as planview
 from floodmark.watermark import accept, backups, drill, history, set_reset, show, validate

@@ -30,7 +30,7 @@ from floodmark.config.file import read
 from floodmark.config.messages import mistakes_in
 from floodmark.model.errors import ConfigError, Mistake, Mistakes
 from floodmark.model.json import adapter
-from floodmark.model.plausible import MOST_ROWS
+from floodmark.model.run import MOST_ROWS
 from floodmark.model.table import Mode
 from floodmark.model.warehouse import DUCKDB, LARGE_STRINGS, REDSHIFT, Capabilities
 
