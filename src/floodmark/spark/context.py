@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import secrets
 import threading
 import time
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
@@ -123,9 +124,11 @@ class Spark:
         self._way: Way = "own JVM"
         self._stopped = threading.Event()
         self._lock = threading.Lock()
+        self._tag = (
+            f"floodmark-{secrets.token_hex(4)}"  # of all our jobs, in a context that may be another's too
+        )
         self._numbers = itertools.count(1)
-        self._groups: set[str] = set()  # of running jobs
-        self._within: dict[str, str] = {}  # the group in which jobs of a group run, if it is another one
+        self._running: set[str] = set()  # tags of the runs of jobs under way
         # Only jobs of one run share tasks, since they share the limits on its source.
         self._shared: WeakKeyDictionary[Throttle, SharedCalls[Any, Any]] = WeakKeyDictionary()
         self._executors = Executors(self.settings)
@@ -171,12 +174,12 @@ class Spark:
     def _warm_up(self) -> None:
         """Starts the first Python workers while the plan is claimed."""
         with suppress(Exception):
-            self._context.setJobGroup("warm-up", "start Python workers")
             self.rehearse(min(self.parallelism, 4))
 
     def rehearse(self, workers: int) -> None:
         """Runs what every sync runs: Python workers that import what jobs need."""
-        self._context.runJob(self._context.parallelize(range(workers), workers), imports)
+        over = self._context.parallelize(range(workers), workers)
+        self._run(over, imports, "warm-up", "start Python workers")
 
     @property
     def local(self) -> bool:
@@ -200,14 +203,7 @@ class Spark:
         self._jvm.training = False  # nobody wants to wait for the archive now
         with suppress(Exception):
             if self._context is not None:
-                self._cancel_jobs(self._context)
-
-    def _cancel_jobs(self, context: Any) -> None:
-        if self._way == "in this process":
-            for group in tuple(self._groups):
-                context.cancelJobGroup(group)
-        else:
-            context.cancelAllJobs()
+                self._context.cancelJobsWithTag(self._tag)
 
     def stop(self) -> None:
         """Cancels running tasks and ends the JVM if it's ours; safe to call twice, and during the start."""
@@ -218,7 +214,7 @@ class Spark:
                 self._reports.close()
             if context is not None:
                 with suppress(Exception):
-                    self._cancel_jobs(context)
+                    context.cancelJobsWithTag(self._tag)
                 with suppress(Exception):
                     self._leave(context)
             if self._gateway is not None and self._way != "spark-submit":
@@ -241,7 +237,7 @@ class Spark:
     def run(
         self,
         jobs: Sequence[Job[R]],
-        tag: str,
+        group: str,
         throttle: Throttle | None = None,
         underway: Callable[[int], None] | None = None,
         note: Callable[[str], None] = logger.warning,
@@ -250,9 +246,9 @@ class Spark:
     ) -> Generator[R, None, None]:
         """The jobs' results as they finish, in any order; the first error ends them all and is raised.
 
-        `underway` receives the rows of unfinished jobs whenever they change, from other threads. `note`
-        receives word of executors that a cluster has lost; their jobs run again. `failed` may end them all: it
-        is asked while no job ends. `small` jobs may share a task with those of other tables.
+        `group` is for people who look at Spark's UI. `underway` receives the rows of unfinished jobs whenever they change,
+        from other threads. `note` receives word of executors that a cluster has lost; their jobs run again. `failed` may
+        end them all: it is asked while no job ends. `small` jobs may share a task with those of other tables.
         """
         if not jobs:
             return
@@ -267,22 +263,22 @@ class Spark:
                 "spark.speculation may read a slice twice at once, and source.max_connections allows only 1",
                 hint="leave spark.speculation.task.duration.threshold out, or raise source.max_connections",
             )
-        own = f"{tag} #{next(self._numbers)}"
-        if not self._groups:  # a cluster takes back the executors of a run that needs none for a while
+        tag = f"{self._tag}-{next(self._numbers)}"
+        if not self._running:  # a cluster takes back the executors of a run that needs none for a while
             self._executors.forget()
         ended = threading.Event()
         rows = RowsUnderway(self._reports, underway)
 
         def run(job: Job[R]) -> tuple[R, Address | None]:
             reports = rows.begin()
-            piece = Piece(job, own, job.title(len(jobs)), reports)
+            piece = Piece(job, tag, group, job.title(len(jobs)), reports)
             return self._patiently(piece, ended, throttle, small), reports
 
         # A cluster's number of cores can change at any time.
         at_once = self.parallelism * AHEAD if self.local else source.max_connections
         pool = ThreadPoolExecutor(min(len(jobs), at_once), thread_name_prefix="slice")
         waiting: set[Future[tuple[R, Address | None]]] = {pool.submit(run, job) for job in jobs}
-        self._groups.add(own)
+        self._running.add(tag)
         try:
             while waiting:
                 done, waiting = wait(waiting, LOOK_EVERY, return_when=FIRST_COMPLETED)
@@ -301,8 +297,8 @@ class Spark:
         finally:
             ended.set()
             rows.close()
-            self._groups.discard(own)
-            self._end(pool, waiting, own)
+            self._running.discard(tag)
+            self._end(pool, waiting, tag)
 
     def tasks_at_once(self, connections: int) -> int:
         """How many tasks may run side by side, each with a connection, as far as is known."""
@@ -330,7 +326,7 @@ class Spark:
         except OSError as error:
             raise TransientError(f"the driver can't listen for its tasks: {error}") from error
 
-    def _end(self, pool: ThreadPoolExecutor, waiting: set[Future[Any]], group: str) -> None:
+    def _end(self, pool: ThreadPoolExecutor, waiting: set[Future[Any]], tag: str) -> None:
         """Ends running jobs and waits for them, but not forever if the context is someone else's."""
         if waiting:
             pool.shutdown(wait=False, cancel_futures=True)
@@ -338,8 +334,7 @@ class Spark:
         # Repeatedly: the first call may miss a job that was just being submitted.
         while not all(future.done() for future in waiting):
             with suppress(Exception):
-                # The others that share the task run again, alone.
-                self._context.cancelJobGroup(self._within.get(group, group))
+                self._context.cancelJobsWithTag(tag)  # those that share a task with them run again, alone
             if not self.alive:
                 # A context that its cluster has ended no longer answers; a call to it would wait forever.
                 self._jvm.kill()
@@ -376,31 +371,35 @@ class Spark:
         None if Spark fails, so that each of several runs alone; one that nobody shares with raises Spark's error.
         """
         first, others = pieces[0], len(pieces) - 1
-        run = task(pieces, self.local)
-        if not others:
-            return self._run(self._base, run, first.group, first.title, first.job.table.name)
-        group = f"small slices #{next(self._numbers)}"
-        title = f"{first.title}, and {counted(others, 'small slice')} more"
-        self._groups.add(group)
-        self._within.update({piece.group: group for piece in pieces})
+        group, title = first.group, first.title
+        if others:
+            group, title = "small slices", f"{title}, and {counted(others, 'small slice')} more"
+        run, tags = task(pieces, self.local), [piece.tag for piece in pieces]
         try:
-            return self._run(self._base, run, group, title, first.job.table.name)
+            return self._run(self._base, run, group, title, tags, first.job.table.name)
         except FloodmarkError as error:
+            if not others:
+                raise
             logger.info("%d small slices failed together and run alone: %s", len(pieces), error.message)
             return ()
-        finally:
-            self._groups.discard(group)
-            for piece in pieces:
-                self._within.pop(piece.group, None)
 
     def _run(
-        self, over: Any, run: Callable[[Iterable[int]], list[R]], group: str, title: str, table: str | None
+        self,
+        over: Any,
+        run: Callable[[Iterable[int]], list[R]],
+        group: str,
+        title: str,
+        tags: Sequence[str] = (),
+        table: str | None = None,
     ) -> list[R]:
-        """Runs a Spark job; raises Spark's own errors as ours."""
+        """Runs a Spark job, from a thread of ours; raises Spark's own errors as ours."""
         context = self._context
         if context is None:
             raise Interrupted("stopped")
         try:
+            context.clearJobTags()
+            for tag in (self._tag, *tags):
+                context.addJobTag(tag)
             context.setJobGroup(group, title, interruptOnCancel=True)
             results: list[R] = context.runJob(over, run)
             return results
@@ -412,9 +411,8 @@ class Spark:
     ) -> list[dict[str, Any]]:
         """The answers of `count` tasks, wherever Spark runs them; raises TransientError without executors."""
         over = self._context.parallelize(range(count), count)
-        self._groups.add("ask")
         with ThreadPoolExecutor(1, thread_name_prefix="ask") as pool:
-            asked = pool.submit(self._run, over, asks, "ask", "check the executors", None)
+            asked = pool.submit(self._run, over, asks, "ask", "check the executors")
             try:
                 while not asked.done():
                     wait([asked], LOOK_EVERY)

@@ -84,9 +84,10 @@ class Job(Protocol[R_co]):
 
 @dataclass(frozen=True)
 class Piece(Generic[R]):
-    """One job as it is submitted: the group and the title of its Spark job, and where its rows are reported."""
+    """One job as it is submitted: the tag by which it is cancelled, what Spark's UI shows, and where its rows are reported."""
 
     job: Job[R]
+    tag: str = ""
     group: str = ""
     title: str = ""
     reports: Address | None = None
