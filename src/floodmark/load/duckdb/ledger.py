@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from floodmark.host.children import child_environment
+from floodmark.host.process import child_environment
 from floodmark.load.duckdb.file import AlreadyThere, Connection, DatabaseFile, NotThere, Unlike
 from floodmark.load.protocol import (
     COUNTS,
