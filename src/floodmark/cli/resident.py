@@ -28,7 +28,7 @@ from floodmark.model.times import parse_moment
 if TYPE_CHECKING:
     from floodmark.config.load import Config
     from floodmark.model.results import Failure
-    from floodmark.sync.resident import Cycle, Failing, News
+    from floodmark.sync.resident import Cycle, Failing, Health
 
 
 def stay(
@@ -54,9 +54,8 @@ def stay(
         def told(cycle: Cycle) -> None:
             nonlocal health
             watch.stop()  # leave the terminal alone between cycles
-            news = health.after(cycle)
-            health = news.health
-            _tell(settings, cycle, news)
+            health = health.after(cycle)
+            _tell(settings, cycle, health)
             beat(cycle.exit_code)
 
         def name_run(event: Event) -> None:
@@ -97,19 +96,19 @@ def _listen(
     return pulse.beat
 
 
-def _tell(settings: Settings, cycle: Cycle, news: News) -> None:
+def _tell(settings: Settings, cycle: Cycle, health: Health) -> None:
     """Prints one cycle: news about failures to stderr, rows to stdout; idle cycles not with --quiet."""
-    for error in emit.together([one.error for one in news.failing]):
+    for error in emit.together([one.error for one in health.new]):
         line = failing_line(cycle.at, error)
         log_lines.tell(
             logs.log, logging.ERROR, "failing", line, run=cycle.run, table=error.table, said=True,
             cycle=cycle.number, exit_code=error.code, kind=error.kind, hint=error.hint,
         )  # fmt: skip
         _to_stderr(settings, line)
-    if news.recovered:
-        line = recovered_line(cycle.at, news.recovered)
-        failures = max(one.cycles for one in news.recovered)
-        seconds = max(_seconds(one, cycle.at) for one in news.recovered)
+    if health.recovered:
+        line = recovered_line(cycle.at, health.recovered)
+        failures = max(one.cycles for one in health.recovered)
+        seconds = max(_seconds(one, cycle.at) for one in health.recovered)
         log_lines.tell(
             logs.log, logging.INFO, "recovered", line, run=cycle.run, said=True,
             cycle=cycle.number, failures=failures, seconds=seconds,

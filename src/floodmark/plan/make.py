@@ -34,7 +34,7 @@ from floodmark.plan.origin import check_origin
 from floodmark.plan.overlap import begins, by_application, clock_notes
 from floodmark.plan.reread import begins_whole, carrier, follow, follows_a_copy
 from floodmark.plan.wait import Source, clocked, settle
-from floodmark.plan.window import COUNT_EXACTLY_BELOW, Chosen, Size
+from floodmark.plan.window import COUNT_EXACTLY_BELOW, Chosen
 from floodmark.source import one_moment, open_work, sql
 from floodmark.source import ranges as edges
 from floodmark.source.describe import Discovered
@@ -187,14 +187,14 @@ def _window(source: Source, request: SyncOptions, settled: Settled) -> Chosen:
         return Chosen()
     if request.most is not None:
         high = cutting.limited(source.table, low, high, request.most, _matching(source), source.last)
-    size = _size(source.session, source.table, low, high)
-    by = cutting.cut_by(request, source.table, size.share, size.rows)
+    rows, share = _size(source.session, source.table, low, high)
+    by = cutting.cut_by(request, source.table, share, rows)
     if by == "key":
-        parts = cutting.parts_of_the_key(request, size.rows)
+        parts = cutting.parts_of_the_key(request, rows)
         found = edges.split_key(source.session, source.table, parts, request.slice_rows)
     else:
         found = _walk(source, low, high, request)
-    return cutting.opened(request, low, settled, high, by, found, size.rows)
+    return cutting.opened(request, low, settled, high, by, found, rows)
 
 
 def _matching(source: Source) -> cutting.Nth:
@@ -235,11 +235,11 @@ def _finer(source: Source, window: Window, request: SyncOptions) -> Chosen:
     return cutting.finer(window, source.reading.state.progress.done, request, nth, count)
 
 
-def _size(session: Session, table: Table, low: Position | None, high: Position) -> Size:
+def _size(session: Session, table: Table, low: Position | None, high: Position) -> tuple[int, float]:
     """Roughly how many rows the window has, and its share of the table."""
     total = edges.table_rows(session, table)
     if table.source.cursor_index is None or (low is None and not temporal(table)):
-        return Size(total)
+        return total, 1.0
     conditions = sql.between(table, table.order, low, high)
     inside = edges.estimate(session, table, table.source.cursor_index, conditions)
     not_null = [f"{sql.quote(table.order[0])} IS NOT NULL"]

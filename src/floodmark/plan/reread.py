@@ -155,11 +155,11 @@ def follows_a_copy(state: State) -> bool:
 
 def _has_rows(state: State) -> bool:
     """Whether any row was committed since the last replacement of all; an empty table has a commit, too."""
-    replaced = (i for i, d in enumerate(state.data.commits) if d.load_as == "replace" and not d.superseded)
-    first = max(replaced, default=None)
-    if first is not None:
-        return any(d.rows for d in state.data.commits[first:])
-    return state.has_had_rows
+    commits = state.data.commits
+    last = max(
+        (i for i, d in enumerate(commits) if d.load_as == "replace" and not d.superseded), default=None
+    )
+    return state.has_had_rows if last is None else any(d.rows for d in commits[last:])
 
 
 def follow(
@@ -170,12 +170,10 @@ def follow(
     unseen = _check_excluded(session, table, state, options)
     if before is None:
         return Followed(with_lineage(None, table))
-    found = changes(table, state, options)
-    refused = recipe.refusal(found, table)
-    if refused is not None:
-        raise refused
     known = known_rows(session, before, table, state)
     found = changes(table, state, options, known)
+    if (refused := recipe.refusal(found, table)) is not None:
+        raise refused
     now = with_lineage(before, table, from_start=upto is None, known=known)
     check_dropped(session, now, vanished(before, now, options))
     notes = [*said_columns(before, now), *_said(now, found, options)]

@@ -172,22 +172,12 @@ def limited(
     return before
 
 
-@dataclass(frozen=True)
-class Size:
-    """Roughly how many rows a window has, and its share of the table."""
-
-    rows: int
-    share: float = 1.0
-
-
-def size(total: int, inside: int, everything: int, counted: int | None) -> Size:
-    """The size of a window, from the optimizer's estimates or, if counted, the exact number."""
-    rows = inside
+def size(total: int, inside: int, everything: int, counted: int | None) -> tuple[int, float]:
+    """Roughly how many rows a window has, and its share of the table: by the optimizer's estimates, or counted."""
+    rows = total if inside >= HALF * total else inside
     if counted is not None:
         rows = counted  # index dives are off by a factor of two
-    elif inside >= HALF * total:
-        rows = total
-    return Size(rows, min(1.0, rows / max(inside, everything, 1)))
+    return rows, min(1.0, rows / max(inside, everything, 1))
 
 
 def cut_by(request: SyncOptions, table: Table, share: float, rows: int) -> Literal["cursor", "key"]:
