@@ -25,7 +25,7 @@ from floodmark.model.row_hash import Sums, hashes
 from floodmark.model.table import Column, Table
 from floodmark.model.times import stamp
 from floodmark.model.types import LONG, READ_FIELD, fields, file_schema, schema_of
-from floodmark.model.warehouse import DUCKDB
+from floodmark.model.warehouse import UNLIMITED
 from floodmark.source.convert import to_arrow
 from floodmark.source.sql import BINARY
 from floodmark.store.store import Store, file_folders
@@ -347,7 +347,7 @@ class SnapshotSums:
 
     def __init__(self, table: Table, key: bytes) -> None:
         names = [field.name for field in fields(table)]
-        self._columns = [names.index(form.field.name) for form in forms(table, DUCKDB)]
+        self._columns = [names.index(form.field.name) for form in forms(table, UNLIMITED)]
         self._key = key
         self._sums = Sums()
 

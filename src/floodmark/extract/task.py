@@ -25,7 +25,7 @@ from floodmark.model.origin import UNKNOWN_SOURCE, SourceId
 from floodmark.model.row_hash import compiled
 from floodmark.model.table import Table
 from floodmark.model.types import fields, file_schema, schema_of
-from floodmark.model.warehouse import DUCKDB, Capabilities
+from floodmark.model.warehouse import UNLIMITED, Capabilities
 from floodmark.model.window import Slice
 from floodmark.source.connections import usable
 from floodmark.source.one_moment import at_moment, hold, open_snapshot
@@ -54,7 +54,7 @@ class SliceJob:
     read_timeout: int = 60
     log: str = ""
     window: str | None = None
-    limits: Capabilities = DUCKDB  # of the warehouse that the files are for
+    limits: Capabilities = UNLIMITED  # of the warehouse that the files are for
     fingerprint: bool = False  # whether to compute the rows' fingerprint too
     only_look: bool = False  # compute the fingerprint only, write nothing
     hash_key: bytes | None = None  # of a snapshot's rows, if they are to be hashed

@@ -12,9 +12,8 @@ from floodmark.config.load import Config, WarehouseSpec
 from floodmark.load.columns import Change
 from floodmark.load.decide import check_elsewhere, check_holder
 from floodmark.load.descriptions import loaded_as, shaped
-from floodmark.load.open import open_warehouse
 from floodmark.load.pending import ledger_for, pending
-from floodmark.load.protocol import Warehouse
+from floodmark.load.protocol import Warehouse, open_warehouse
 from floodmark.log import pipeline as pipelines
 from floodmark.log.fold import State
 from floodmark.log.log import Log

@@ -145,7 +145,7 @@ def mark(column: Field, table: Table, can: Capabilities) -> str | None:
     if (limit := can.exceeded(column)) is not None:
         return f"over {limit:,} bytes: {when_too_long(column, table)}"
     kind = table.column(column.column).data_type
-    if kind == "decimal" and column.redshift.startswith("VARCHAR"):
+    if kind == "decimal" and column.is_text:
         return "as text: more than 38 digits"
     if kind == "time":
         return "as text: up to 838 hours"

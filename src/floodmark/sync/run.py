@@ -17,7 +17,7 @@ from functools import partial
 
 from floodmark.clean.copies import Keep, clean_daily
 from floodmark.config.load import Config
-from floodmark.load.freshness import Freshness
+from floodmark.load.protocol import Freshness
 from floodmark.log.status import TableStatus, first_named, read_status
 from floodmark.model import events
 from floodmark.model.errors import FloodmarkError, Interrupted

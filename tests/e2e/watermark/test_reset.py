@@ -11,7 +11,7 @@ from typing import Any
 import duckdb
 import pytest
 
-from floodmark.load.open import open_warehouse
+from floodmark.load.protocol import open_warehouse
 from floodmark.log.claim import Claimed, claim
 from floodmark.log.log import Log, draft
 from floodmark.model.commit import Reset

@@ -10,7 +10,7 @@ import pytest
 
 from floodmark.load.columns import TargetColumn, Wanted, fits
 from floodmark.load.descriptions import description
-from floodmark.load.duckdb.ddl import changes
+from floodmark.load.duckdb.merge import changes
 from floodmark.load.pending import (
     Choice,
     again,

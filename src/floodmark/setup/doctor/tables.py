@@ -9,8 +9,8 @@ from contextlib import closing
 from dataclasses import replace
 
 from floodmark.config.load import Config
-from floodmark.load.open import open_warehouse
 from floodmark.load.preview import LoadPreview, look
+from floodmark.load.protocol import open_warehouse
 from floodmark.log.fold import State
 from floodmark.log.log import Log
 from floodmark.log.pipeline import StorePipeline
