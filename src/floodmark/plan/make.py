@@ -26,15 +26,23 @@ from floodmark.model.text import counted
 from floodmark.model.times import cursor_value, temporal
 from floodmark.model.types import fields
 from floodmark.model.window import Intent, Slice, Window
-from floodmark.plan import overlap
-from floodmark.plan import window as cutting
+from floodmark.plan import decide, overlap
 from floodmark.plan.bound import Settled, looks_outside
-from floodmark.plan.decide import Pass, Plan, again, in_order, load_as, start_position, strategy_of
+from floodmark.plan.decide import (
+    COUNT_EXACTLY_BELOW,
+    Chosen,
+    Pass,
+    TablePlan,
+    again,
+    in_order,
+    load_as,
+    start_position,
+    strategy_of,
+)
 from floodmark.plan.origin import check_origin
 from floodmark.plan.overlap import begins, by_application, clock_notes
 from floodmark.plan.reread import begins_whole, carrier, follow, follows_a_copy
 from floodmark.plan.wait import Source, clocked, settle
-from floodmark.plan.window import COUNT_EXACTLY_BELOW, Chosen
 from floodmark.source import one_moment, open_work, sql
 from floodmark.source import ranges as edges
 from floodmark.source.describe import Discovered
@@ -48,7 +56,7 @@ log = logging.getLogger("floodmark")
 @as_discovered()
 def survey(
     source: Source, found: Discovered, request: SyncOptions, log: Log, start: Start | None = None
-) -> Plan:
+) -> TablePlan:
     """One table's plan for a run; reads no rows and changes nothing. All questions go to one session, in this order.
 
     `start` is where a table without a position begins, if not at `options.start`.
@@ -105,7 +113,7 @@ def survey(
         notes.append("newer rows wait for the " + "; ".join(settled.held))
     strategy = strategy_of(request, len(chosen.slices))
     window = chosen.replacing(low) if whole else chosen.window
-    return Plan(
+    return TablePlan(
         Intent("sync", table, window, columns.window, strategy, settled.zone, origin),
         _passes(request, table, columns.slices, beside, chosen.slices, outside, whole),
         resumed=chosen.resumed,
@@ -177,27 +185,27 @@ def _said_whole(table: Table, pieces: Sequence[Slice]) -> str:
 def _window(source: Source, request: SyncOptions, settled: Settled) -> Chosen:
     """The window of this run: the one left open, or a new one that ends at the settled bound."""
     state, low = source.reading.state, source.reading.low
-    todo = cutting.left_open(state, request)
+    todo = decide.left_open(state, request)
     if state.window is not None and todo == "resume":
-        return Chosen(state.window, cutting.slices(state.window, state.progress.done), resumed=True)
+        return Chosen(state.window, decide.slices(state.window, state.progress.done), resumed=True)
     if state.window is not None and todo == "cut finer":
         return _finer(source, state.window, request)
     high = settled.high
     if high is None or high == low or source.nth(low, high, 1) is None:
         return Chosen()
     if request.most is not None:
-        high = cutting.limited(source.table, low, high, request.most, _matching(source), source.last)
+        high = decide.limited(source.table, low, high, request.most, _matching(source), source.last)
     rows, share = _size(source.session, source.table, low, high)
-    by = cutting.cut_by(request, source.table, share, rows)
+    by = decide.cut_by(request, source.table, share, rows)
     if by == "key":
-        parts = cutting.parts_of_the_key(request, rows)
+        parts = decide.parts_of_the_key(request, rows)
         found = edges.split_key(source.session, source.table, parts, request.slice_rows)
     else:
         found = _walk(source, low, high, request)
-    return cutting.opened(request, low, settled, high, by, found, rows)
+    return decide.opened(request, low, settled, high, by, found, rows)
 
 
-def _matching(source: Source) -> cutting.Nth:
+def _matching(source: Source) -> decide.Nth:
     """Finds the n-th row that matches `where`."""
     return lambda low, high, n: edges.nth(source.session, source.table, source.table.order, low, high, n)
 
@@ -207,17 +215,17 @@ def _by_bytes(session: Session, table: Table, request: SyncOptions) -> SyncOptio
     if (
         table.mode == "full"
         or not table.key
-        or sum(field.max_bytes for field in fields(table)) < cutting.WIDE_ROW
+        or sum(field.max_bytes for field in fields(table)) < decide.WIDE_ROW
     ):
         return request
-    return cutting.by_bytes(request, *edges.stored_bytes(session, table))
+    return decide.by_bytes(request, *edges.stored_bytes(session, table))
 
 
 def _walk(source: Source, low: Position | None, high: Position, request: SyncOptions) -> tuple[Position, ...]:
     """Slice boundaries along the cursor; without a key there is nowhere to cut."""
     # `--limit` counts rows that match; otherwise a slice is bounded by all rows that its task looks at.
     table = source.table if request.most is not None else source.reading.rows
-    step = cutting.rows_of_a_slice(request)
+    step = decide.rows_of_a_slice(request)
     return edges.walk(source.session, table, table.order, low, high, step) if table.key else ()
 
 
@@ -232,7 +240,7 @@ def _finer(source: Source, window: Window, request: SyncOptions) -> Chosen:
     def count(after: Position | None, upto: Position | None) -> int:
         return edges.count(session, table, [*sql.between(table, by, after, upto), *also])
 
-    return cutting.finer(window, source.reading.state.progress.done, request, nth, count)
+    return decide.finer(window, source.reading.state.progress.done, request, nth, count)
 
 
 def _size(session: Session, table: Table, low: Position | None, high: Position) -> tuple[int, float]:
@@ -247,7 +255,7 @@ def _size(session: Session, table: Table, low: Position | None, high: Position) 
     counted = None
     if inside <= COUNT_EXACTLY_BELOW:
         counted = edges.count(session, table, conditions, table.source.cursor_index)
-    return cutting.size(total, inside, everything, counted)
+    return decide.size(total, inside, everything, counted)
 
 
 def _rows_wait(source: Source, settled: Settled) -> bool:
@@ -268,7 +276,7 @@ def before_start(session: Session, table: Table, start: Position | None) -> int 
     return estimate if estimate > COUNT_EXACTLY_BELOW else edges.count(session, table, conditions, index)
 
 
-def _since(source: Source, request: SyncOptions) -> Plan:
+def _since(source: Source, request: SyncOptions) -> TablePlan:
     """Reads a user-specified stretch again; the watermark does not move."""
     table = source.table
     if not temporal(table):
@@ -280,7 +288,7 @@ def _since(source: Source, request: SyncOptions) -> Plan:
         )  # fmt: skip
     low: Position = (cursor_value(table, request.since or ""),)
     settled, position = settle(source.of(low=low)), source.reading.state.position
-    nothing = Plan(Intent("sync", table, strategy=strategy_of(request, 0)))
+    nothing = TablePlan(Intent("sync", table, strategy=strategy_of(request, 0)))
     high: Position | None = (cursor_value(table, request.until),) if request.until else position
     if high is None:
         return replace(nothing, notes=("nothing to read again: there is no watermark yet",))
@@ -292,16 +300,16 @@ def _since(source: Source, request: SyncOptions) -> Plan:
     if source.nth(low, high, 1) is None:
         return nothing
     if request.most is not None:
-        high = cutting.limited(table, low, high, request.most, _matching(source), source.last)
+        high = decide.limited(table, low, high, request.most, _matching(source), source.last)
     found = _walk(source, low, high, request)
-    rows = cutting.rows_of_a_slice(request) * (len(found) + 1)
+    rows = decide.rows_of_a_slice(request) * (len(found) + 1)
     window = Window("since", low, high, "cursor", found, None, rows)
-    pieces = [replace(s, kind="since") for s in cutting.slices(window)]
+    pieces = [replace(s, kind="since") for s in decide.slices(window)]
     claim = replace(nothing.claim, strategy=strategy_of(request, len(pieces)))
-    return Plan(claim, again(table, pieces, outside=source.reading.outside))
+    return TablePlan(claim, again(table, pieces, outside=source.reading.outside))
 
 
-def _snapshot(source: Source, table: Table, request: SyncOptions) -> Plan:
+def _snapshot(source: Source, table: Table, request: SyncOptions) -> TablePlan:
     if request.most is not None:
         raise ConfigError(
             "--limit and --max-chunks can't be used with mode full: a snapshot is all or nothing",
@@ -313,17 +321,17 @@ def _snapshot(source: Source, table: Table, request: SyncOptions) -> Plan:
     rows = edges.table_rows(session, table)
     window = Window(token_hex(8), None, None, "snapshot", (), open_work.now(session), rows)
     about: tuple[Note, ...] = ()
-    pieces = cutting.slices(window)
-    if cutting.shared(request, rows):
+    pieces = decide.slices(window)
+    if decide.shared(request, rows):
         unfit = one_moment.unfit(table) or one_moment.obstacle(session, table, source.reading.trust)
         if unfit is None:
-            parts = cutting.parts_of_the_key(request, rows)
-            pieces = cutting.parts(window, edges.split_all(session, table, parts, request.slice_rows))
+            parts = decide.parts_of_the_key(request, rows)
+            pieces = decide.parts(window, edges.split_all(session, table, parts, request.slice_rows))
         else:
             about = (Note("one_connection", obstacle=unfit),)
     claim = Intent("sync", table, window, strategy=strategy_of(request, len(pieces)))
     passes = (Pass("window", pieces, "replace"),)
-    return Plan(claim, passes, about=about, source=_source_id(source.of(table=table)))
+    return TablePlan(claim, passes, about=about, source=_source_id(source.of(table=table)))
 
 
 def _source_id(source: Source) -> SourceId:

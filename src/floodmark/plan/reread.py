@@ -39,9 +39,8 @@ from floodmark.model.types import fields
 from floodmark.model.warehouse import holding
 from floodmark.model.window import Slice, Window
 from floodmark.plan import recipe
-from floodmark.plan.decide import start_position
-from floodmark.plan.recipe import Change
-from floodmark.plan.window import COUNT_EXACTLY_BELOW, cut_by, parts_of_the_key, slices
+from floodmark.plan.decide import COUNT_EXACTLY_BELOW, cut_by, parts_of_the_key, slices, start_position
+from floodmark.plan.recipe import RecipeChange
 from floodmark.source import identity, sql
 from floodmark.source import ranges as edges
 from floodmark.source.describe import did_you_mean, sees_all
@@ -60,13 +59,13 @@ class Followed:
     slices: tuple[Slice, ...] = ()  # of it, those not committed yet
     changed: bool = False  # whether the columns differ from before
     notes: tuple[str, ...] = ()
-    recipe: tuple[Change, ...] = ()  # how it has changed
+    recipe: tuple[RecipeChange, ...] = ()  # how it has changed
     asks: DataError | None = None  # in a dry run: see `question`
 
 
 def changes(
     table: Table, state: State, options: TableOptions, known: Sequence[Known] = ()
-) -> tuple[Change, ...]:
+) -> tuple[RecipeChange, ...]:
     """How the recipe has changed since rows were read; empty if none were read yet."""
     if state.table is None:
         return ()
@@ -113,7 +112,7 @@ def question(
     )
 
 
-def asked_about(before: Table, now: Table, found: Sequence[Change]) -> tuple[str, ...]:
+def asked_about(before: Table, now: Table, found: Sequence[RecipeChange]) -> tuple[str, ...]:
     """The changes that have consequences."""
     columns = [str(change) for change in column_changes(before, now) if _shows(change, before, now)]
     return (*columns, *(c.said for c in found if c.do == "reread" or c.part == "where"))
@@ -278,7 +277,7 @@ def check_dropped(session: Session, table: Table, gone: Sequence[str]) -> None:
         )
 
 
-def _said(table: Table, found: tuple[Change, ...], options: TableOptions) -> list[str]:
+def _said(table: Table, found: tuple[RecipeChange, ...], options: TableOptions) -> list[str]:
     """A sync's notes about changed parts of the recipe; for rows that are read again see `_filled`."""
     notes = [f"{c.said}." for c in found if (c.part, c.do) == ("mode", "reread")]
     if table.recipe.where and any(c.part == "where" for c in found):

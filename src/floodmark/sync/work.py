@@ -16,8 +16,8 @@ from floodmark.log.fold import State
 from floodmark.log.held import HeldTable
 from floodmark.log.pipeline import StorePipeline
 from floodmark.log.system import Starts
-from floodmark.model.account import Account
 from floodmark.model.errors import FloodmarkError, Interrupted
+from floodmark.model.events import Account
 from floodmark.model.ledger import Ledger
 from floodmark.model.lineage import Known, suspects
 from floodmark.model.run import SyncOptions, SyncReport, TableReport

@@ -16,7 +16,7 @@ from floodmark.model.run import SyncOptions
 from floodmark.model.table import Table
 from floodmark.model.window import Slice, Window
 from floodmark.plan.bound import Settled
-from floodmark.plan.window import (
+from floodmark.plan.decide import (
     COUNT_EXACTLY_BELOW,
     Chosen,
     Nth,

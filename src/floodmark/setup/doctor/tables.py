@@ -25,9 +25,9 @@ from floodmark.model.text import counted
 from floodmark.model.types import fields, quote
 from floodmark.model.warehouse import Capabilities
 from floodmark.plan.bound import Reading, Settled
+from floodmark.plan.decide import COUNT_EXACTLY_BELOW
 from floodmark.plan.overlap import because, overlap_seconds, said_again, said_missed
 from floodmark.plan.tables import StoredTables, meant, no_table, said_new, unlisted
-from floodmark.plan.window import COUNT_EXACTLY_BELOW
 from floodmark.setup.doctor.check import Check, Section, Status
 from floodmark.source import ranges as edges
 from floodmark.source import sql
