@@ -167,7 +167,8 @@ def keep_up(
                 return ConfigError.code
             succeeded = succeeded or cycle.exit_code == 0
             pace = pace.after(cycle.exit_code)
-            _sleep_until(pace.next(began, time.monotonic()))
+            ended = time.monotonic()
+            time.sleep(pace.next(began, ended) - ended)
 
 
 def _cycle(once: Callable[[str], SyncReport], emit: Emit, number: int, run: str) -> Cycle:
@@ -185,8 +186,3 @@ def _cycle(once: Callable[[str], SyncReport], emit: Emit, number: int, run: str)
         error = bug(unforeseen)
         emit(RunEnded("", None, error))
     return Cycle(number, run, at, time.monotonic() - began, report, error)
-
-
-def _sleep_until(moment: float) -> None:
-    while (left := moment - time.monotonic()) > 0:
-        time.sleep(left)
