@@ -137,6 +137,15 @@ class TablePlan:
         return sum(one.rows for one in self.passes)
 
 
+@dataclass(frozen=True)
+class Again:
+    """The slices to read again, and why."""
+
+    slices: tuple[Slice, ...] = ()
+    overlap: str | None = None  # fingerprint of the overlap among them
+    notes: tuple[str, ...] = ()
+
+
 def again(
     table: Table,
     slices: Sequence[Slice],
@@ -149,6 +158,31 @@ def again(
         overlap = with_loose("", "")  # what is known to be outside `where` may have been inside just now
     way: LoadAs = "merge" if table.key else load_as
     return (Pass("again", tuple(slices), way, "once", overlap, outside),) if slices else ()
+
+
+def passes(
+    request: SyncOptions,
+    table: Table,
+    columns: Sequence[Slice],
+    beside: Again,
+    window: Sequence[Slice],
+    outside: bool,
+    whole: bool,
+) -> tuple[Pass, ...]:
+    """What is read, in order. Rows beside the window come first, unless the window's replace all others.
+
+    If there is no window, they replace all others themselves.
+    """
+    each: Literal["each", "often"] = "each" if in_order(request, table) else "often"
+    first = (Pass("columns", tuple(columns), commits=each, outside=outside),) if columns else ()
+    if whole and not window:
+        return (*first, Pass("window", beside.slices, "replace", outside=outside))
+    way = load_as(table)
+    others = again(table, beside.slices, beside.overlap, "replace" if whole else way, outside)
+    if whole:
+        return (*first, Pass("window", tuple(window), "replace", outside=outside), *others)
+    last = (Pass("window", tuple(window), way, each, outside=outside),) if window else ()
+    return (*first, *others, *last)
 
 
 def start_position(table: Table, start: str | None) -> Position | None:

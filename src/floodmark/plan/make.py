@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from secrets import token_hex
-from typing import Literal
 
 from floodmark.log.fold import State
 from floodmark.log.log import Log
@@ -30,12 +29,12 @@ from floodmark.plan import decide, overlap
 from floodmark.plan.bound import Settled, looks_outside
 from floodmark.plan.decide import (
     COUNT_EXACTLY_BELOW,
+    Again,
     Chosen,
     Pass,
     TablePlan,
     again,
-    in_order,
-    load_as,
+    passes,
     start_position,
     strategy_of,
 )
@@ -115,7 +114,7 @@ def survey(
     window = chosen.replacing(low) if whole else chosen.window
     return TablePlan(
         Intent("sync", table, window, columns.window, strategy, settled.zone, origin),
-        _passes(request, table, columns.slices, beside, chosen.slices, outside, whole),
+        passes(request, table, columns.slices, beside, chosen.slices, outside, whole),
         resumed=chosen.resumed,
         about=found.notes,
         notes=tuple(notes),
@@ -129,31 +128,6 @@ def survey(
         recipe=columns.recipe,
         asks=columns.asks,
     )
-
-
-def _passes(
-    request: SyncOptions,
-    table: Table,
-    columns: Sequence[Slice],
-    beside: Again,
-    window: Sequence[Slice],
-    outside: bool,
-    whole: bool,
-) -> tuple[Pass, ...]:
-    """What is read, in order. Rows beside the window come first, unless the window's replace all others.
-
-    If there is no window, they replace all others themselves.
-    """
-    each: Literal["each", "often"] = "each" if in_order(request, table) else "often"
-    first = (Pass("columns", tuple(columns), commits=each, outside=outside),) if columns else ()
-    if whole and not window:
-        return (*first, Pass("window", beside.slices, "replace", outside=outside))
-    way = load_as(table)
-    others = again(table, beside.slices, beside.overlap, "replace" if whole else way, outside)
-    if whole:
-        return (*first, Pass("window", tuple(window), "replace", outside=outside), *others)
-    last = (Pass("window", tuple(window), way, each, outside=outside),) if window else ()
-    return (*first, *others, *last)
 
 
 def _log_bound(table: Table, settled: Settled) -> None:
@@ -339,15 +313,6 @@ def _source_id(source: Source) -> SourceId:
 
 
 # ---------------------------------------------------------------- rows beside the window
-
-
-@dataclass(frozen=True)
-class Again:
-    """The slices to read again, and why."""
-
-    slices: tuple[Slice, ...] = ()
-    overlap: str | None = None  # fingerprint of the overlap among them
-    notes: tuple[str, ...] = ()
 
 
 def read_again(source: Source, settled: Settled) -> Again:

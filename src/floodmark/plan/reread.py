@@ -56,11 +56,16 @@ class Followed:
 
     table: Table
     window: Window | None = None  # of the rows to read again
-    slices: tuple[Slice, ...] = ()  # of it, those not committed yet
     changed: bool = False  # whether the columns differ from before
     notes: tuple[str, ...] = ()
     recipe: tuple[RecipeChange, ...] = ()  # how it has changed
     asks: DataError | None = None  # in a dry run: see `question`
+
+    @property
+    def slices(self) -> tuple[Slice, ...]:
+        """Of the window, those not committed yet."""
+        found = slices(self.window, self.window.done) if self.window is not None else ()
+        return tuple(replace(piece, kind="since") for piece in found)
 
 
 def changes(
@@ -196,18 +201,16 @@ def follow(
         notes.append(f"{reasons}: the next sync without --limit reads earlier rows again.")
         return replace(followed, notes=tuple(notes))
     if not now.lineage.owes:
-        left = state.extraction.reread
-        return replace(followed, window=left, slices=_pieces(left) if left else ())
-    window = _window(session, now, low, upto, request, skipped)
-    pieces = _pieces(window)
-    rows = counted(sum(piece.rows for piece in pieces), "row")
+        return replace(followed, window=state.extraction.reread)
+    followed = replace(followed, window=_window(session, now, low, upto, request, skipped))
+    rows = counted(sum(piece.rows for piece in followed.slices), "row")
     notes.append(
         f"{reasons}: about {rows} are read again, once, and merged into {now.target} by key. "
         "Columns of the target that the source does not have keep their values."
     )
     if asks is None:  # else `watermark accept` claims what is owed, and the next sync reads it
         now = replace(now, lineage=replace(now.lineage, owed=(), owed_parts=()))
-    return replace(followed, table=now, window=window, slices=pieces, notes=tuple(notes))
+    return replace(followed, table=now, notes=tuple(notes))
 
 
 def known_rows(session: Session, before: Table, now: Table, state: State) -> list[Known]:
@@ -410,7 +413,3 @@ def around(
         place = upto
     found += walk(place, window.high)
     return replace(window, edges=tuple(found), done=tuple(done))
-
-
-def _pieces(window: Window) -> tuple[Slice, ...]:
-    return tuple(replace(piece, kind="since") for piece in slices(window, window.done))
