@@ -187,7 +187,7 @@ _SHOWN = (
 
 @dataclass(frozen=True)
 class TableReport(Counts):
-    """One table's part of a run: the fold of its events (`model/account.py`)."""
+    """One table's part of a run: the fold of its events (`model/events.py`)."""
 
     table: str
     strategy: str | None = None
