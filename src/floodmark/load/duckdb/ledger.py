@@ -19,6 +19,16 @@ from typing import Any, NamedTuple
 
 from floodmark.host.children import child_environment
 from floodmark.load.duckdb.file import AlreadyThere, Connection, DatabaseFile, NotThere, Unlike
+from floodmark.load.ledger import (
+    COLUMNS,
+    FRESHNESS_TYPES,
+    ORDER,
+    LedgerDialect,
+    LedgerSql,
+    Row,
+    ledger_rows,
+    load_sums,
+)
 from floodmark.load.protocol import (
     COUNTS,
     FRESHNESS,
@@ -30,21 +40,20 @@ from floodmark.load.protocol import (
     quote,
 )
 from floodmark.model.errors import ConflictError, TransientError
-from floodmark.model.ledger import SUMMED_DIGITS, Ledger, LedgerRow, LoadSum, Part, TargetFiller, summed
+from floodmark.model.ledger import SUMMED_DIGITS, Ledger, LedgerRow, LoadSum, Part, TargetFiller
 from floodmark.model.times import STAMP, parse_moment
 
 # The primary keys are a second guard: if two loads race for one commit, only one can be committed.
 _TABLES = {
-    LEDGER: "log_id VARCHAR, epoch BIGINT, n BIGINT, digest VARCHAR, pipeline_id VARCHAR, source_table VARCHAR, "
-    "target VARCHAR, run VARCHAR, rows BIGINT, files BIGINT, loaded_at TIMESTAMP, "
-    "PRIMARY KEY (log_id, epoch, n, digest)",
-    TARGETS: "target VARCHAR PRIMARY KEY, pipeline_id VARCHAR, log_id VARCHAR, source_table VARCHAR, epoch BIGINT",
+    LEDGER: f'{COLUMNS[LEDGER]}, PRIMARY KEY ("log_id", "epoch", "n", "digest")',
+    TARGETS: f'{COLUMNS[TARGETS]}, PRIMARY KEY ("target")',
     # A count is valid only while the ledger is as the load left it: earlier versions of Floodmark keep none.
     COUNTS: "target VARCHAR PRIMARY KEY, log_id VARCHAR, epoch BIGINT, commits BIGINT, loaded_at TIMESTAMP, rows BIGINT",
 }
-_FRESHNESS_COLUMNS = (
-    "target VARCHAR PRIMARY KEY, source_table VARCHAR, as_of TIMESTAMP, checked_at TIMESTAMP, "
-    "watermark VARCHAR, commit_n BIGINT, run VARCHAR"
+WORDS = LedgerDialect(
+    moment=f"strftime({{}}, '{STAMP}')",
+    # A malformed digest has no number: the sum then matches nothing, and the rows are read one by one.
+    total=f"CAST(sum(TRY_CAST('0x' || substr(\"digest\", {65 - SUMMED_DIGITS}, {SUMMED_DIGITS}) AS BIGINT)) AS VARCHAR)",
 )
 
 
@@ -76,7 +85,6 @@ def _places(values: Sequence[object]) -> str:
 
 # A log, its target, and which part of its ledger is wanted.
 Question = tuple[str, str, Part | None]
-AT_ONCE = 100  # rows in one INSERT
 _HIGHEST = (1 << 63) - 1
 
 
@@ -102,6 +110,10 @@ class LedgerTables:
 
     con: Connection
     schema: str
+
+    @property
+    def sql(self) -> LedgerSql:
+        return LedgerSql(self.schema, WORDS)
 
     def create(self) -> LedgerTables:
         """Create the tables that don't exist yet."""
@@ -157,38 +169,17 @@ class LedgerTables:
         rows = [(*count[:4], _moment(count.loaded_at), count.rows) for count in counts]
         self._insert(quote(self.schema, COUNTS), rows, "INSERT OR REPLACE INTO")
 
-    def _rows_of(self, logs: Sequence[str]) -> dict[str, list[LedgerRow]]:
-        """All rows of each log."""
-        found: dict[str, list[LedgerRow]] = {}
-        for log, *row in self._rows(f"log_id IN ({_places(logs)})", logs):
-            found.setdefault(log, []).append(LedgerRow._make(row))
-        return found
+    def _rows_of(self, logs: Sequence[str]) -> dict[str, tuple[LedgerRow, ...]]:
+        """All rows of each log, with one statement: it costs DuckDB more than the rows of a small table."""
+        found: dict[str, list[Row]] = {}
+        listed = ", ".join(WORDS.literal(log) for log in logs)
+        sql = f'SELECT "log_id", {self.sql.cells} FROM {quote(self.schema, LEDGER)} WHERE "log_id" IN ({listed}) {ORDER}'
+        for log, *row in self.con.execute(sql).fetchall():
+            found.setdefault(log, []).append(tuple(row))
+        return {log: ledger_rows(rows) for log, rows in found.items()}
 
     def _part(self, log: str, part: Part) -> tuple[LedgerRow, ...]:
-        recent = self._rows("log_id = ? AND epoch = ? AND n > ?", [log, part.epoch, part.after])
-        return (*self._sums(log, part), *(LedgerRow._make(row[1:]) for row in recent))
-
-    def _rows(self, where: str, values: Sequence[object]) -> list[tuple[Any, ...]]:
-        """A row's log, and the row."""
-        return self.con.execute(
-            f"SELECT log_id, n, digest, epoch, rows, files, strftime(loaded_at, '{STAMP}'), target, 1, false, '' "
-            f"FROM {quote(self.schema, LEDGER)} WHERE {where} ORDER BY epoch, n, digest",
-            list(values),
-        ).fetchall()
-
-    def _sums(self, log: str, part: Part) -> tuple[LedgerRow, ...]:
-        """Sums of the rows that are not read one by one."""
-        # A malformed digest has no number: the sum then matches nothing, and the rows are read one by one.
-        end = f"TRY_CAST('0x' || substr(digest, {65 - SUMMED_DIGITS}, {SUMMED_DIGITS}) AS BIGINT)"
-        kept = " AND ".join(["files > 0", *(f"n NOT BETWEEN {a} AND {b}" for a, b in part.cleaned)])
-        found = self.con.execute(
-            f"SELECT max(n), {f'sum({end})' if part.proven else 'NULL'}, CASE WHEN epoch = $epoch THEN epoch ELSE -1 END, "
-            f"sum(rows), sum(files), strftime(max(loaded_at), '{STAMP}'), target, count(*), "
-            f"strftime(min(loaded_at) FILTER ({kept}), '{STAMP}') FROM {quote(self.schema, LEDGER)} "
-            "WHERE log_id = $log AND (epoch <> $epoch OR n <= $after) GROUP BY 3, n > $superseded, target",
-            {"log": log, "epoch": part.epoch, "after": part.after, "superseded": part.superseded},
-        ).fetchall()
-        return tuple(summed(*row) for row in found)
+        return ledger_rows(self.con.execute(f"{self.sql.rows_of(log, part)} {ORDER}").fetchall())
 
     def about(self, log: str, target: str) -> Ledger:
         """The load epoch of a log, and who fills a target."""
@@ -204,21 +195,9 @@ class LedgerTables:
 
     def record(self, loads: Sequence[tuple[LoadRequest, Sequence[LedgerRow]]]) -> None:
         """Write the ledger rows of some loads, and delete those that they take back."""
-        ledger = quote(self.schema, LEDGER)
-        for request, _ in loads:
-            for n, digest in sorted(request.retake):
-                self.con.execute(
-                    f"DELETE FROM {ledger} WHERE log_id = ? AND epoch = ? AND n = ? AND digest = ?",
-                    [request.log, request.epoch, n, digest],
-                )
-        rows = [
-            (one.log, row.epoch, row.n, row.digest, one.pipeline, one.table.name, one.target, one.run, row.rows,
-             row.files, _moment(row.loaded_at))
-            for one, loaded in loads for row in loaded
-        ]  # fmt: skip
         try:
-            for first in range(0, len(rows), AT_ONCE):
-                self._insert(ledger, rows[first : first + AT_ONCE])
+            for step in self.sql.record(loads):
+                self.con.execute(step.sql)
         except AlreadyThere as error:
             raise ConflictError(
                 "another load has loaded these commits in the meantime", hint="run again"
@@ -240,7 +219,7 @@ class LedgerTables:
         table = quote(self.schema, FRESHNESS)
         if not self.there(FRESHNESS):
             self.con.execute(f"CREATE SCHEMA IF NOT EXISTS {quote(self.schema)}")
-            self.con.execute(f"CREATE TABLE IF NOT EXISTS {table} ({_FRESHNESS_COLUMNS})")
+            self.con.execute(f"CREATE TABLE IF NOT EXISTS {table} ({FRESHNESS_TYPES}, PRIMARY KEY (target))")
         places = ", ".join([f"({_places(FRESHNESS_COLUMNS)})"] * len(rows))
         changed = ", ".join(f"{name} = excluded.{name}" for name in FRESHNESS_COLUMNS if name != "target")
         values = [value for row in rows for value in vars(row).values()]
@@ -338,10 +317,7 @@ def ledger_sums(path: Path, schema: str, free: Callable[[], bool] = lambda: True
     if not path.exists():  # perhaps on another machine, where the syncs run
         raise TransientError(f"there is no file {path} here")
     seconds = OPEN_SECONDS
-    question = (
-        "SELECT log_id, epoch, count(*), sum(rows)::BIGINT, sum(files)::BIGINT, "
-        f"strftime(max(loaded_at), '%Y-%m-%dT%H:%M:%S.%fZ') FROM {quote(schema, LEDGER)} GROUP BY 1, 2"
-    )
+    question = LedgerSql(schema, WORDS).sums()
     command = [sys.executable, "-c", _CHILD, str(path), question, str(seconds)]
     pipe, none = subprocess.PIPE, subprocess.DEVNULL
     with subprocess.Popen(
@@ -364,7 +340,7 @@ def ledger_sums(path: Path, schema: str, free: Callable[[], bool] = lambda: True
         said = {-signal.SIGALRM: f"could not be read within {seconds * 1000:.0f} ms", 5: "is being written"}
         why = said.get(child.returncode, "can't be read, or is not a DuckDB file")
         raise TransientError(f"{path} {why}")
-    return [LoadSum(*row) for row in json.loads(found)]
+    return load_sums(json.loads(found))
 
 
 @dataclass(frozen=True)
