@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -13,11 +14,13 @@ from floodmark.config.load import StoreSpec
 from floodmark.setup.services.s3 import SeaweedFS
 from floodmark.store.store import Store
 from tests.support.redshift import RedshiftStandIn
+from tests.support.redshift.postgres import Postgres
 from tests.support.standin_sessions import Client, Connect, Lake
 from tests.support.warehouse_loads import (
     DuckPlace,
     Fill,
     Place,
+    PostgresPlace,
     RedshiftPlace,
     own_schema,
 )
@@ -29,18 +32,32 @@ def redshift_place(redshift: RedshiftStandIn) -> Iterator[RedshiftPlace]:
         yield place
 
 
-@pytest.fixture(params=["duckdb", "redshift"])
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[Postgres]:
+    with Postgres(isolation="read committed") as server:
+        yield server
+
+
+@pytest.fixture
+def postgres_place(postgres: Postgres) -> PostgresPlace:
+    """A database of its own, without the stand-in's catalog: plain PostgreSQL."""
+    name = f"t_{secrets.token_hex(6)}"
+    postgres.run("template1", f"CREATE DATABASE {name} TEMPLATE template0")
+    return PostgresPlace(postgres.folder, name)
+
+
+@pytest.fixture(params=["duckdb", "redshift", "postgres"])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
     if request.param == "duckdb":
         return DuckPlace(tmp_path)
-    place: RedshiftPlace = request.getfixturevalue("redshift_place")
+    place: Place = request.getfixturevalue(f"{request.param}_place")
     return place
 
 
 @pytest.fixture
 def store(place: Place, request: pytest.FixtureRequest, tmp_path: Path) -> Store:
-    """A folder for DuckDB, S3 for Redshift."""
-    if place.kind == "duckdb":
+    """S3 for Redshift, which reads only from there; else a folder."""
+    if place.kind != "redshift":
         return Store(StoreSpec(url=str(tmp_path / "lake")))
     return Store(StoreSpec(**request.getfixturevalue("seaweed").store(request.getfixturevalue("prefix"))))
 

@@ -6,13 +6,14 @@ warehouse keeps of it. All its rows have the columns of a ledger row.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from floodmark.load.merge import Do
-from floodmark.load.protocol import LEDGER, TARGETS, LoadRequest, quote
+from floodmark.load.protocol import COUNTS, FRESHNESS, LEDGER, TARGETS, LoadRequest, quote
 from floodmark.model.ledger import Ledger, LedgerRow, LoadSum, Part, TargetFiller, summed
 from floodmark.model.times import parse_moment, wall_clock
 
@@ -27,6 +28,15 @@ FRESHNESS_TYPES = (
     '"target" VARCHAR(1024), "source_table" VARCHAR(1024), "as_of" TIMESTAMP, "checked_at" TIMESTAMP, '
     '"watermark" VARCHAR(128), "commit_n" BIGINT, "run" VARCHAR(128)'
 )
+# The same with keys, for a warehouse that enforces them: a second guard, so that of two loads that race for one commit
+# only one can be committed; and the count of rows, which is valid only while the ledger is as the load left it.
+KEYED = {
+    LEDGER: f'{COLUMNS[LEDGER]}, PRIMARY KEY ("log_id", "epoch", "n", "digest")',
+    TARGETS: f'{COLUMNS[TARGETS]}, PRIMARY KEY ("target")',
+    COUNTS: '"target" VARCHAR(1024) PRIMARY KEY, "log_id" VARCHAR(128), "epoch" BIGINT, "commits" BIGINT, '
+    '"loaded_at" TIMESTAMP, "rows" BIGINT',
+    FRESHNESS: f'{FRESHNESS_TYPES}, PRIMARY KEY ("target")',
+}
 PORTION = 60_000  # bytes of a list in one statement
 ORDER = 'ORDER BY "epoch", "n", "digest"'
 
@@ -39,6 +49,7 @@ _EMPTY = {
 }  # fmt: skip
 
 Row = tuple[Any, ...]
+Cell = int | str | datetime | None
 
 
 @dataclass(frozen=True)
@@ -49,7 +60,7 @@ class LedgerDialect:
     total: str  # the sum of the digests' last digits, as text
     backslash: str = "\\"  # in a text
 
-    def literal(self, value: int | str | datetime | None) -> str:
+    def literal(self, value: Cell) -> str:
         """A value as an SQL literal, times in UTC."""
         if value is None:
             return "NULL"
@@ -58,6 +69,27 @@ class LedgerDialect:
         if isinstance(value, datetime):
             value = wall_clock(value.astimezone(UTC))
         return "'" + value.replace("\\", self.backslash).replace("'", "''") + "'"
+
+
+class Count(NamedTuple):
+    """How many rows a target has after a load, and how the load left the ledger: a row of COUNTS."""
+
+    target: str
+    log: str
+    epoch: int
+    commits: int
+    loaded_at: str | None
+    rows: int
+
+    def valid(self, ledger: Ledger, log: str) -> bool:
+        """Whether the ledger of a log is still as that load left it."""
+        now = (log, ledger.epoch, *ledger.last(self.target, ledger.epoch))
+        return self.commits > 0 and now == (self.log, self.epoch, self.commits, self.loaded_at)
+
+    @property
+    def row(self) -> tuple[Cell, ...]:
+        at = parse_moment(self.loaded_at) if self.loaded_at else None
+        return (*self[:4], at, self.rows)
 
 
 @dataclass(frozen=True)
@@ -148,7 +180,26 @@ class LedgerSql:
         """Forget it."""
         return Do(f'DELETE FROM {quote(self.schema, TARGETS)} WHERE "target" = {self.words.literal(target)}')
 
-    def _row(self, *cells: int | str | datetime | None) -> str:
+    def upsert(self, name: str, rows: Sequence[Sequence[Cell]], newer: str | None = None) -> str:
+        """Insert or replace rows of one of KEYED by target; `newer`: only if they have no lower value there."""
+        columns = re.findall(r'(?:^|, )("\w+")', KEYED[name])
+        changed = ", ".join(f"{column} = excluded.{column}" for column in columns if column != '"target"')
+        where = f" WHERE excluded.{quote(newer)} >= {quote(name, newer)}" if newer else ""
+        return (
+            f"INSERT INTO {quote(self.schema, name)} ({', '.join(columns)}) "
+            f"VALUES {', '.join(self._row(*row) for row in rows)} "
+            f'ON CONFLICT ("target") DO UPDATE SET {changed}{where}'
+        )
+
+    def counts_of(self, targets: Iterable[str]) -> str:
+        """The query for the rows of COUNTS of some targets."""
+        listed = ", ".join(self.words.literal(target) for target in targets)
+        return (
+            f'SELECT "target", "log_id", "epoch", "commits", {self._at("", "loaded_at")}, "rows" '
+            f'FROM {quote(self.schema, COUNTS)} WHERE "target" IN ({listed})'
+        )
+
+    def _row(self, *cells: Cell) -> str:
         return f"({', '.join(self.words.literal(cell) for cell in cells)})"
 
 

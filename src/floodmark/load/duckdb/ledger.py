@@ -13,16 +13,15 @@ import sys
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from floodmark.host.children import child_environment
 from floodmark.load.duckdb.file import AlreadyThere, Connection, DatabaseFile, NotThere, Unlike
 from floodmark.load.ledger import (
-    COLUMNS,
-    FRESHNESS_TYPES,
+    KEYED,
     ORDER,
+    Count,
     LedgerDialect,
     LedgerSql,
     Row,
@@ -32,7 +31,6 @@ from floodmark.load.ledger import (
 from floodmark.load.protocol import (
     COUNTS,
     FRESHNESS,
-    FRESHNESS_COLUMNS,
     LEDGER,
     TARGETS,
     Freshness,
@@ -41,15 +39,8 @@ from floodmark.load.protocol import (
 )
 from floodmark.model.errors import ConflictError, TransientError
 from floodmark.model.ledger import SUMMED_DIGITS, Ledger, LedgerRow, LoadSum, Part, TargetFiller
-from floodmark.model.times import STAMP, parse_moment
+from floodmark.model.times import STAMP
 
-# The primary keys are a second guard: if two loads race for one commit, only one can be committed.
-_TABLES = {
-    LEDGER: f'{COLUMNS[LEDGER]}, PRIMARY KEY ("log_id", "epoch", "n", "digest")',
-    TARGETS: f'{COLUMNS[TARGETS]}, PRIMARY KEY ("target")',
-    # A count is valid only while the ledger is as the load left it: earlier versions of Floodmark keep none.
-    COUNTS: "target VARCHAR PRIMARY KEY, log_id VARCHAR, epoch BIGINT, commits BIGINT, loaded_at TIMESTAMP, rows BIGINT",
-}
 WORDS = LedgerDialect(
     moment=f"strftime({{}}, '{STAMP}')",
     # A malformed digest has no number: the sum then matches nothing, and the rows are read one by one.
@@ -88,22 +79,6 @@ Question = tuple[str, str, Part | None]
 _HIGHEST = (1 << 63) - 1
 
 
-class Count(NamedTuple):
-    """How many rows a target has after a load, and how the load left the ledger: a row of COUNTS."""
-
-    target: str
-    log: str
-    epoch: int
-    commits: int
-    loaded_at: str | None
-    rows: int
-
-    def valid(self, ledger: Ledger, log: str) -> bool:
-        """Whether the ledger of a log is still as that load left it."""
-        now = (log, ledger.epoch, *ledger.last(self.target, ledger.epoch))
-        return self.commits > 0 and now == (self.log, self.epoch, self.commits, self.loaded_at)
-
-
 @dataclass(frozen=True)
 class LedgerTables:
     """The ledger, seen through one connection."""
@@ -115,11 +90,11 @@ class LedgerTables:
     def sql(self) -> LedgerSql:
         return LedgerSql(self.schema, WORDS)
 
-    def create(self) -> LedgerTables:
-        """Create the tables that don't exist yet."""
+    def create(self, *names: str) -> LedgerTables:
+        """Create those of the tables that don't exist yet."""
         self.con.execute(f"CREATE SCHEMA IF NOT EXISTS {quote(self.schema)}")
-        for name, columns in _TABLES.items():
-            self.con.execute(f"CREATE TABLE IF NOT EXISTS {quote(self.schema, name)} ({columns})")
+        for name in names or (LEDGER, TARGETS, COUNTS):
+            self.con.execute(f"CREATE TABLE IF NOT EXISTS {quote(self.schema, name)} ({KEYED[name]})")
         return self
 
     def there(self, name: str = TARGETS) -> bool:
@@ -157,17 +132,12 @@ class LedgerTables:
 
     def _counts(self, targets: Sequence[str]) -> dict[str, Count]:
         """What the last load of each target has recorded."""
-        found = self.con.execute(
-            f"SELECT target, log_id, epoch, commits, strftime(loaded_at, '{STAMP}'), rows "
-            f"FROM {quote(self.schema, COUNTS)} WHERE target IN ({_places(targets)})",
-            list(targets),
-        ).fetchall()
+        found = self.con.execute(self.sql.counts_of(targets)).fetchall()
         return {row[0]: Count._make(row) for row in found}
 
     def keep_counts(self, counts: Sequence[Count]) -> None:
         """Record how many rows each target should have until its next load."""
-        rows = [(*count[:4], _moment(count.loaded_at), count.rows) for count in counts]
-        self._insert(quote(self.schema, COUNTS), rows, "INSERT OR REPLACE INTO")
+        self.con.execute(self.sql.upsert(COUNTS, [count.row for count in counts]))
 
     def _rows_of(self, logs: Sequence[str]) -> dict[str, tuple[LedgerRow, ...]]:
         """All rows of each log, with one statement: it costs DuckDB more than the rows of a small table."""
@@ -207,35 +177,13 @@ class LedgerTables:
         """Record whose rows each target holds, and in which epoch."""
         rows = [(target, one.pipeline, one.log, one.table, one.epoch) for target, one in holders]
         if rows:
-            self._insert(quote(self.schema, TARGETS), rows, "INSERT OR REPLACE INTO")
-
-    def _insert(self, table: str, rows: Sequence[Sequence[object]], how: str = "INSERT INTO") -> None:
-        """Insert rows with one statement: a statement costs DuckDB more than a row."""
-        values = ", ".join([f"({_places(rows[0])})"] * len(rows))
-        self.con.execute(f"{how} {table} VALUES {values}", [value for row in rows for value in row])
+            self.con.execute(self.sql.upsert(TARGETS, rows))
 
     def note_freshness(self, rows: Sequence[Freshness]) -> None:
         """Insert or advance rows of `floodmark_freshness`."""
-        table = quote(self.schema, FRESHNESS)
         if not self.there(FRESHNESS):
-            self.con.execute(f"CREATE SCHEMA IF NOT EXISTS {quote(self.schema)}")
-            self.con.execute(f"CREATE TABLE IF NOT EXISTS {table} ({FRESHNESS_TYPES}, PRIMARY KEY (target))")
-        places = ", ".join([f"({_places(FRESHNESS_COLUMNS)})"] * len(rows))
-        changed = ", ".join(f"{name} = excluded.{name}" for name in FRESHNESS_COLUMNS if name != "target")
-        values = [value for row in rows for value in vars(row).values()]
-        self.con.execute(
-            f"INSERT INTO {table} ({', '.join(FRESHNESS_COLUMNS)}) VALUES {places} ON CONFLICT (target) "
-            f"DO UPDATE SET {changed} WHERE excluded.as_of >= as_of",
-            [
-                one.astimezone(UTC).replace(tzinfo=None) if isinstance(one, datetime) else one
-                for one in values
-            ],
-        )
-
-
-def _moment(at: str | None) -> datetime | None:
-    """A time as DuckDB stores it."""
-    return parse_moment(at).replace(tzinfo=None) if at else None
+            self.create(FRESHNESS)
+        self.con.execute(self.sql.upsert(FRESHNESS, [tuple(vars(row).values()) for row in rows], "as_of"))
 
 
 OPEN_SECONDS = 0.1
