@@ -12,8 +12,8 @@ from datetime import UTC, datetime
 
 from floodmark.config.load import Config
 from floodmark.load.decide import check_holder
-from floodmark.load.ledgers import ledger_of
 from floodmark.load.pending import created_after, ledger_for, pending
+from floodmark.load.preview import ledger_of
 from floodmark.load.protocol import LEDGER, Warehouse, open_warehouse
 from floodmark.log import pipeline
 from floodmark.log.claim import Changed, claim, decide_and_claim, refuse_if_held
