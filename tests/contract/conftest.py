@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -14,13 +13,11 @@ from floodmark.config.load import StoreSpec
 from floodmark.setup.services.s3 import SeaweedFS
 from floodmark.store.store import Store
 from tests.support.redshift import RedshiftStandIn
-from tests.support.redshift.postgres import Postgres
 from tests.support.standin_sessions import Client, Connect, Lake
 from tests.support.warehouse_loads import (
     DuckPlace,
     Fill,
     Place,
-    PostgresPlace,
     RedshiftPlace,
     own_schema,
 )
@@ -30,20 +27,6 @@ from tests.support.warehouse_loads import (
 def redshift_place(redshift: RedshiftStandIn) -> Iterator[RedshiftPlace]:
     with own_schema(redshift) as place:
         yield place
-
-
-@pytest.fixture(scope="session")
-def postgres() -> Iterator[Postgres]:
-    with Postgres(isolation="read committed") as server:
-        yield server
-
-
-@pytest.fixture
-def postgres_place(postgres: Postgres) -> PostgresPlace:
-    """A database of its own, without the stand-in's catalog: plain PostgreSQL."""
-    name = f"t_{secrets.token_hex(6)}"
-    postgres.run("template1", f"CREATE DATABASE {name} TEMPLATE template0")
-    return PostgresPlace(postgres.folder, name)
 
 
 @pytest.fixture(params=["duckdb", "redshift", "postgres"])

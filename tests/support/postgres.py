@@ -6,6 +6,7 @@ The lock is taken before anything is read, so whoever waited for another load se
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -575,6 +576,6 @@ class Postgres:
 def opened(
     spec: WarehouseSpec, *, linger: float, seconds: float | None, waits: Callable[[Wait | None], None]
 ) -> Postgres:
-    """The PostgreSQL of a configuration; here, `host` is the folder of a server's socket."""
-    folder, database = Path(spec.host or ""), spec.database or ""
+    """The PostgreSQL of a configuration, by its socket: PGHOST is the folder that it is in."""
+    folder, database = Path(os.environ.get("PGHOST", spec.host or "")), spec.database or ""
     return Postgres(lambda: Backend.own(folder, database), spec.schema, seconds or 30.0)
