@@ -19,9 +19,8 @@ from floodmark.model.table import Table
 from floodmark.source.connections import SharedLooks, Throttle
 from floodmark.source.identity import end_read, session_on
 from floodmark.source.session import Session
-from floodmark.spark.context import Spark
+from floodmark.spark.context import Spark, WarmSpark
 from floodmark.spark.job import Job
-from floodmark.spark.on_demand import WarmSpark
 from floodmark.store.places import finish
 from floodmark.store.store import Store
 
@@ -128,7 +127,7 @@ class Services:
         error that ends them all, though no task has one. `small` jobs may share a task with those of other tables.
         """
         table, emit = jobs[0].table.name if jobs else "", self.emit
-        return self.spark().submit(
+        return self.spark().run(
             jobs, group, self.throttle, underway, lambda text: emit(Noted(table, text)), failed, small
         )
 

@@ -215,10 +215,14 @@ def meant(
     return [name for name in found if name not in shared], [*unknown, *shared.values()]
 
 
-def no_table(source: SourceSpec) -> ConfigError:
+class NoTable(ConfigError):
+    """The source shows no table at all."""
+
+
+def no_table(source: SourceSpec) -> NoTable:
     """The error for a source that shows no tables."""
     where = f"in {source.database}" if source.database else "on the server"
-    return ConfigError(
+    return NoTable(
         f"{source.user} sees no table {where}",
         hint=f"GRANT SELECT ON … TO '{source.user}'@'…', or correct the database in source.url",
     )

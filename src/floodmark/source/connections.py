@@ -16,7 +16,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from weakref import WeakSet
 
 from floodmark.config.load import PauseWhen, SourceSpec
-from floodmark.host.together import Recent
+from floodmark.host.threads import RecentAnswers
 from floodmark.model.errors import ConfigError, Interrupted, TransientError
 from floodmark.model.open_work import OpenWork, Sight, Trust
 from floodmark.model.table import Table
@@ -48,7 +48,7 @@ class Throttle:
         self._change = threading.Condition()
         self._tasks = self._sessions = self._asking = 0
         self._mine = Counter[int]()  # sessions by thread
-        self._recent = Recent(shares_errors=False)
+        self._recent = RecentAnswers(shares_errors=False)
         self._paused: float | None = None  # start of the pause
         self._open: WeakSet[Session] = WeakSet()
         self._idle: list[Session] = []  # sessions without work
@@ -278,7 +278,7 @@ class SharedLooks:
     def __init__(self, look: Callable[[Session, Sight], list[OpenWork]] = open_work.all_open_work) -> None:
         self._look = look
         self._looked = float("-inf")
-        self._recent = Recent(shares_errors=False)  # an error may be of one table's session
+        self._recent = RecentAnswers(shares_errors=False)  # an error may be of one table's session
 
     def trust(self, session: Session) -> Trust:
         """Whether the server shows every transaction that can still commit; queried once for all tables."""
