@@ -18,7 +18,7 @@ from floodmark.plan.wait import Source, settle
 from floodmark.services import Services
 from floodmark.source.keys import gone
 from floodmark.source.sources import source_id
-from floodmark.verify.compare import Differences
+from floodmark.verify.lookup import Differences
 
 
 def to_repair(

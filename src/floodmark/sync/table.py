@@ -58,9 +58,9 @@ from floodmark.sync.preview import preview as preview_table
 from floodmark.sync.repair import check_repairable, to_repair
 from floodmark.sync.resources import Work
 from floodmark.sync.snapshots import only_if_changed
-from floodmark.verify.after_sync import verify_loaded
-from floodmark.verify.compare import Differences, check_compared, compare, described
-from floodmark.verify.run import Verified, status_of
+from floodmark.verify.compare import check_compared, compare, described
+from floodmark.verify.lookup import Differences
+from floodmark.verify.run import Verified, status_of, verify_loaded
 
 log = logging.getLogger("floodmark")
 

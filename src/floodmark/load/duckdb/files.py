@@ -9,10 +9,10 @@ from typing import Any
 
 import duckdb
 
+from floodmark.load.canonical import DUCKDB, TargetSql
 from floodmark.load.duckdb.errors import translated
 from floodmark.load.duckdb.file import ONLY_HERE, Connection
 from floodmark.load.protocol import quote
-from floodmark.load.row_text import DUCKDB, TargetSql
 from floodmark.model.errors import DataError
 from floodmark.model.table import Table
 from floodmark.model.types import KEY_FIELD, Field, fields

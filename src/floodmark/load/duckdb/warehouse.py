@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from floodmark.host.temp import scratched
 from floodmark.host.together import Together
+from floodmark.load.canonical import DUCKDB, TargetSql
 from floodmark.load.column_mapping import arrived, fills, may_be_null, target_renames
 from floodmark.load.columns import Change, check_nullable, check_strangers
 from floodmark.load.decide import Decision, check_new_epoch, decide
@@ -32,7 +33,6 @@ from floodmark.load.duckdb.transaction import Ready, small, write
 from floodmark.load.files import fetch, file_fields
 from floodmark.load.freshness import Freshness
 from floodmark.load.protocol import COUNTS, KEYS, LoadOutcome, LoadRequest, data_files
-from floodmark.load.row_text import DUCKDB, TargetSql
 from floodmark.model.commit import WIDE_BYTES
 from floodmark.model.errors import (
     ConfigError,

@@ -13,6 +13,7 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import TypeVar
 
+from floodmark.load.canonical import REDSHIFT, TargetSql
 from floodmark.load.column_mapping import arrived, may_be_null, placed
 from floodmark.load.columns import Change, TargetColumn, check_nullable, check_strangers
 from floodmark.load.decide import (
@@ -56,7 +57,6 @@ from floodmark.load.redshift.steps import (
     Transport,
 )
 from floodmark.load.redshift.transaction import Tries
-from floodmark.load.row_text import REDSHIFT, TargetSql
 from floodmark.model.errors import FloodmarkError, about
 from floodmark.model.ledger import Ledger, LedgerRow, LoadSum, Part, TargetFiller
 from floodmark.model.run import Finding, StepKind, Wait
