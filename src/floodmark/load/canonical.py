@@ -67,6 +67,7 @@ DUCKDB = Dialect(
     hash=f"substring(sha256({{}}), 1, {DIGITS})",
     number="CAST('0x' || substr({}, 1, 15) AS BIGINT)",
     joined=_joined,
+    bare=True,
 )
 REDSHIFT = Dialect(
     prints={
@@ -112,7 +113,7 @@ class TargetSql:
         family, sizes = parsed(self.types.get(form.field.target, ""))
         if family != "DECIMAL" or len(sizes) != 2:
             return text
-        if self.dialect is DUCKDB and sizes[0] == sizes[1]:  # which prints a DECIMAL(n,n) of 0.5 as .5
+        if self.dialect.bare and sizes[0] == sizes[1]:
             text = f"CASE WHEN {name} < 0 THEN '-0' || substr({text}, 2) ELSE '0' || {text} END"
         scale = form.column.scale or 0 if form.print == "decimal" else 0
         tail = "0" * (sizes[1] - scale)

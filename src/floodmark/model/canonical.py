@@ -143,6 +143,7 @@ class Dialect:
     hash: str  # of a text, or of bytes where the server can
     number: str  # the first 60 bits of a hash, as a number
     joined: Callable[[Sequence[str], str], str]  # texts, none of which is NULL, with a text between them
+    bare: bool = False  # whether DECIMAL(n,n) prints 0.5 as .5
 
     def printed(self, form: Form, value: str) -> str:
         """The value as its canonical text; NULL stays NULL."""

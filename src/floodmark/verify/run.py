@@ -236,12 +236,11 @@ def _unnamed(table: Table, found: Differences) -> Finding:
 
 @dataclass(frozen=True)
 class Checked:
-    """The outcome: how many rows were compared, or still waited to be loaded, and the findings."""
+    """The outcome: how many rows still waited to be loaded, what was compared, and the findings."""
 
-    compared: int | None = None
     waiting: int = 0
-    findings: tuple[Finding, ...] = ()
     differences: Differences | None = None  # None: rows were only counted, or nothing was compared
+    findings: tuple[Finding, ...] = ()
 
 
 def verify_loaded(services: Services, name: str, state: State, commits: Sequence[WithFiles]) -> Checked:
@@ -267,7 +266,7 @@ def _verified(services: Services, name: str, state: State, commits: Sequence[Wit
     kept = replace(differences, extra=())
     if kept:
         check_different(services, table, state)
-    return Checked(kept.rows_source, findings=findings(table, kept), differences=kept)
+    return Checked(differences=kept, findings=findings(table, kept))
 
 
 def _snapshot(

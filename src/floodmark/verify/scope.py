@@ -20,7 +20,6 @@ from floodmark.model.position import Position, Value
 from floodmark.model.table import Column, Table
 from floodmark.model.text import counted, place
 from floodmark.model.types import fields
-from floodmark.model.warehouse import SUPER
 from floodmark.plan.decide import start_position
 from floodmark.plan.make import before_start
 from floodmark.plan.overlap import future
@@ -144,6 +143,6 @@ def comparable(now: Table, then: Table) -> tuple[tuple[Column, ...], list[str]]:
 
 
 def parsed_columns(services: Services, table: Table) -> frozenset[str]:
-    """The target's columns that are SUPER: whoever created the target may have made text such a column."""
-    types = services.warehouse().types(table.target) or {}
-    return frozenset(name for name, type_ in types.items() if type_.upper() == SUPER)
+    """The target's columns of parsed JSON: whoever created the target may have made text such a column."""
+    types, can = services.warehouse().types(table.target) or {}, services.config.warehouse.can
+    return frozenset(name for name, type_ in types.items() if type_.upper() == can.parsed)

@@ -171,7 +171,7 @@ class SourceJob:
     def _rows(self, session: Session) -> SourceRows:
         """The rows of some ranges, or those of them whose hashed keys have one of the prefixes."""
         scope, listing = self.scope, Listing(self.scope)
-        place = Field("place", scope.table.key[0], select="", arrow=pa.int64(), redshift="", duckdb="")
+        place = Field("place", scope.table.key[0], select="", arrow=pa.int64())
         for span in self.spans:
             if scope.hash_key is not None:
                 for batch in _batches(

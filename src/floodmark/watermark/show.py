@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from floodmark.config.load import Config
-from floodmark.load.ledgers import Ledgers, ledger_of
+from floodmark.load.preview import Ledgers, ledger_of
 from floodmark.log import publish
 from floodmark.log.activity import activity_now
 from floodmark.log.fold import State
