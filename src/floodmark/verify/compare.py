@@ -222,9 +222,7 @@ def _version(state: State) -> object:
 
 def _loaded(services: Services, table: Table, state: State) -> object:
     """The log's version once everything is loaded; None while something waits to be loaded."""
-    if waiting(services, table, state):
-        return None
-    return _version(state)
+    return None if waiting(services, table, state) else _version(state)
 
 
 def waiting(services: Services, table: Table, state: State) -> int:

@@ -106,7 +106,7 @@ class SourceJob:
             return Session(self.source, read_timeout=READ_SECONDS, purpose=f"verify {self.table.name}")
 
         nothing = SourceRows(self.spans)
-        if not _able(self.scope):
+        if self.scope.hash_key is not None and row_hash.compiled is None:  # another machine may lack it
             return replace(nothing, refused=True)
         with session_on(self.expected.server, opened) as session:
             session.rows("START TRANSACTION")
@@ -185,11 +185,6 @@ class SourceJob:
             texts = [[None if cell is None else cell.decode() for cell in row] for row in rows]
             listing.add_printed([row[1:] for row in texts], [row[0] in ("in", "loose") for row in texts])
         return SourceRows(self.spans, rows=listing.rows())
-
-
-def _able(scope: Scope) -> bool:
-    """Whether this Python has the compiled hash, if it is needed; another machine may lack it."""
-    return scope.hash_key is None or row_hash.compiled is not None
 
 
 def _batches(session: Session, scope: Scope, sql: str, chosen: Sequence[Form], *more: Field) -> Iterator[Any]:

@@ -32,14 +32,6 @@ ANSWER = 80_000_000
 NUMBER = 16
 
 
-class Stopped(Exception):
-    """Nobody wants the result any more."""
-
-
-def never() -> bool:
-    return False
-
-
 class WarehouseRows:
     """A target's rows as one scope sees them."""
 
@@ -59,17 +51,18 @@ class WarehouseRows:
         without: Sequence[str] = (),
         prefixes: Sequence[str] = (),
         cells: int = 0,
-        stop: Callable[[], bool] = never,
+        stop: Callable[[], bool] = lambda: False,
     ) -> tuple[dict[Place, Digest], dict[Span, Sketch]]:
         """The digests of ranges in key order or, with `digits`, of groups: of all, or at least those with these prefixes.
 
-        They lack the rows that have the hashed keys `without`. With `cells`, also sketches of ranges.
+        They lack the rows that have the hashed keys `without`. With `cells`, also sketches of ranges. `stop` says
+        that nobody wants the answer any more.
         """
         scope, sums, sketches = self._scope, dict[Place, Digest](), dict[Span, Sketch]()
         spans = () if digits else spans
         for at in range(0, len(spans) or 1, RANGES):
             if stop():
-                raise Stopped
+                break
             some = spans[at : at + RANGES]
             if scope.hash_key is not None:
                 found, made = self._sums_by_us(some, digits, without, cells, stop)
@@ -119,7 +112,7 @@ class WarehouseRows:
         """The rows of ranges, or those whose hashed keys have one of the prefixes."""
         scope, listing = self._scope, Listing(self._scope)
         if scope.hash_key is not None:
-            self._handed_out(spans, lambda columns: listing.add(columns[:-1], prefixes), never)
+            self._handed_out(spans, lambda columns: listing.add(columns[:-1], prefixes))
             return listing.rows()
         width = DIGITS + sum(form.width for form in scope.keys)
         at_once = max(1, ANSWER // (2 * GROUP * width))
@@ -129,7 +122,10 @@ class WarehouseRows:
         return listing.rows()
 
     def _handed_out(
-        self, spans: Sequence[Span], each: Callable[[Sequence[Any]], None], stop: Callable[[], bool]
+        self,
+        spans: Sequence[Span],
+        each: Callable[[Sequence[Any]], None],
+        stop: Callable[[], bool] = lambda: False,
     ) -> None:
         scope = self._scope
         assert isinstance(self._warehouse, HandsOutRows)
@@ -141,8 +137,6 @@ class WarehouseRows:
             at_once=not scope.table.key,  # a difference would be reported without a second look
             stop=stop,
         )
-        if stop():
-            raise Stopped
 
 
 def summed(rows: Sequence[Sequence[object]]) -> dict[Place, Digest]:

@@ -25,7 +25,7 @@ from floodmark.model.warehouse import DUCKDB
 from floodmark.verify import warehouse as warehouse_side
 from floodmark.verify.rows import HashedRows, differing, joined
 from floodmark.verify.task import Place
-from floodmark.verify.warehouse import Stopped, WarehouseRows
+from floodmark.verify.warehouse import WarehouseRows
 from tests.support.described import described
 
 KEY = bytes(range(16))
@@ -309,5 +309,4 @@ def test_portions_hand_out_every_row_once(
     ids.clear()
     warehouse.hand_out("t", words, each, width=2**32, stop=lambda: bool(ids))
     assert 0 < len(ids) <= 2048
-    with pytest.raises(Stopped):
-        WarehouseRows(warehouse, scope(table)).sums([Span()], stop=lambda: True)
+    assert WarehouseRows(warehouse, scope(table)).sums([Span()], stop=lambda: True) == ({}, {})
