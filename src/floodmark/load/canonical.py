@@ -27,18 +27,14 @@ T = TypeVar("T")
 _NUMBER = re.compile(r"-?\d+(\.\d+)?\Z")
 # The type that a printed value is cast to when it is compared with a column.
 _TYPES = {"day": "DATE", "moment": "TIMESTAMP", "instant": "TIMESTAMPTZ"}
-FLAT = 16  # texts joined without parentheses
 
 
 # ---------------------------------------------------------------- values and rows as text
 
 
-def _joined(texts: Sequence[str], between: str) -> str:
-    """The texts concatenated, as a balanced tree: warehouses limit how deep an expression may nest."""
-    if len(texts) <= FLAT:
-        return (f" || '{between}' || " if between else " || ").join(texts)
-    middle = len(texts) // 2
-    return f"({_joined(texts[:middle], between)}) || '{between}' || ({_joined(texts[middle:], between)})"
+def numbers(text: str) -> dict[str, str]:
+    """How numbers are printed, by what makes a text of one."""
+    return {"number": text, "decimal": text, "flag": text.format("CAST({} AS INTEGER)")}
 
 
 def _with_year_0(words: str, first: str) -> str:
@@ -50,9 +46,7 @@ _US = "TO_CHAR({}, 'YYYY-MM-DD HH24:MI:SS.US')"
 _DOUBLE = "hex(CAST(CAST(CAST({0} AS DOUBLE) AS BIT) AS BLOB))"
 DUCKDB = Dialect(
     prints={
-        "number": "CAST({} AS VARCHAR)",
-        "decimal": "CAST({} AS VARCHAR)",
-        "flag": "CAST(CAST({} AS INTEGER) AS VARCHAR)",
+        **numbers("CAST({} AS VARCHAR)"),
         # Its eight bytes in hex, lowest first.
         "float": "(" + " || ".join(f"substr({_DOUBLE}, {at}, 2)" for at in range(15, 0, -2)) + ")",
         "day": "strftime({}, '%Y-%m-%d')",
@@ -66,14 +60,11 @@ DUCKDB = Dialect(
     cut="array_slice({0}, {1}, {1} + {2} - 1)",
     hash=f"substring(sha256({{}}), 1, {DIGITS})",
     number="CAST('0x' || substr({}, 1, 15) AS BIGINT)",
-    joined=_joined,
     bare=True,
 )
 REDSHIFT = Dialect(
     prints={
-        "number": "CAST({} AS VARCHAR(48))",
-        "decimal": "CAST({} AS VARCHAR(48))",
-        "flag": "CAST(CAST({} AS INTEGER) AS VARCHAR(48))",
+        **numbers("CAST({} AS VARCHAR(48))"),
         # Its eight bytes in hex, from a point's WKB: one byte and one word precede its two coordinates.
         "float": "SUBSTRING(ST_AsHexWKB(ST_Point(CAST({} AS DOUBLE PRECISION), 0)), 11, 16)",
         "day": _with_year_0("TO_CHAR({0}, 'YYYY-MM-DD')", "CAST('0001-01-01' AS DATE)"),
@@ -86,7 +77,6 @@ REDSHIFT = Dialect(
     cut="SUBSTRING({}, {}, {})",
     hash=f"LOWER(SUBSTRING(SHA2({{}}, 256), 1, {DIGITS}))",  # AWS does not document upper or lower case
     number="STRTOL(SUBSTRING({}, 1, 15), 16)",
-    joined=_joined,
 )
 
 

@@ -46,6 +46,7 @@ GROUP = 48_000
 # piece are compared only by their number.
 PIECE = 32_000
 MOST_PIECES = 8
+FLAT = 16  # texts joined without parentheses
 
 # A key as both servers print it.
 Printed = tuple[str | None, ...]
@@ -132,6 +133,15 @@ def groups(chosen: Sequence[Form]) -> tuple[tuple[Form, ...], ...]:
     return tuple(tuple(group) for group in made)
 
 
+def concatenated(texts: Sequence[str], between: str) -> str:
+    """The texts with another between them, as a balanced tree: warehouses limit how deep an expression may nest."""
+    glue = f" || '{between}' || " if between else " || "
+    if len(texts) <= FLAT:
+        return glue.join(texts)
+    halves = (texts[: len(texts) // 2], texts[len(texts) // 2 :])
+    return glue.join(f"({concatenated(half, between)})" for half in halves)
+
+
 @dataclass(frozen=True)
 class Dialect:
     """How one server prints values and hashes rows, in its SQL; `{}` stands for a value or a text."""
@@ -142,7 +152,8 @@ class Dialect:
     cut: str  # so many of its bytes, from a place on
     hash: str  # of a text, or of bytes where the server can
     number: str  # the first 60 bits of a hash, as a number
-    joined: Callable[[Sequence[str], str], str]  # texts, none of which is NULL, with a text between them
+    # Texts, none of which is NULL, with a text between them.
+    joined: Callable[[Sequence[str], str], str] = concatenated
     bare: bool = False  # whether DECIMAL(n,n) prints 0.5 as .5
 
     def printed(self, form: Form, value: str) -> str:
