@@ -18,25 +18,8 @@ from typing import Any
 
 from floodmark.host.children import child_environment
 from floodmark.load.duckdb.file import AlreadyThere, Connection, DatabaseFile, NotThere, Unlike
-from floodmark.load.ledger import (
-    KEYED,
-    ORDER,
-    Count,
-    LedgerDialect,
-    LedgerSql,
-    Row,
-    ledger_rows,
-    load_sums,
-)
-from floodmark.load.protocol import (
-    COUNTS,
-    FRESHNESS,
-    LEDGER,
-    TARGETS,
-    Freshness,
-    LoadRequest,
-    quote,
-)
+from floodmark.load.ledger import KEYED, ORDER, Count, LedgerDialect, LedgerSql, Row, ledger_rows, load_sums
+from floodmark.load.protocol import COUNTS, FRESHNESS, LEDGER, TARGETS, Freshness, LoadRequest, quote
 from floodmark.model.errors import ConflictError, TransientError
 from floodmark.model.ledger import SUMMED_DIGITS, Ledger, LedgerRow, LoadSum, Part, TargetFiller
 from floodmark.model.times import STAMP

@@ -21,15 +21,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from floodmark.load import merge
-from floodmark.load.columns import (
-    Change,
-    TargetColumn,
-    Wanted,
-    changes,
-    placed,
-    relaxing,
-    wanted_columns,
-)
+from floodmark.load.columns import Change, TargetColumn, Wanted, changes, placed, relaxing, wanted_columns
 from floodmark.load.duckdb.file import ONLY_HERE, Connection, Volume, counting, translated
 from floodmark.load.duckdb.ledger import kind_of
 from floodmark.load.files import ascending, check_footer, hardly_repeats, too_few

@@ -151,10 +151,7 @@ def is_told(files: Sequence[Proven]) -> bool:
 def copies(spec: RedshiftPut, heap: Heap, files: Sequence[Proven]) -> list[Step]:
     """One COPY, or two if older files lack the read time."""
     told, untold = [f for f in files if f.read], [f for f in files if not f.read]
-    return [
-        *_copy(spec, heap, told, [*spec.names, READ_FIELD]),
-        *_copy(spec, heap, untold, spec.names),
-    ]
+    return [*_copy(spec, heap, told, [*spec.names, READ_FIELD]), *_copy(spec, heap, untold, spec.names)]
 
 
 def _copy(spec: RedshiftPut, heap: Heap, files: Sequence[Proven], columns: Sequence[str]) -> list[Step]:

@@ -24,14 +24,7 @@ from floodmark.load.columns import (
     placed,
     wanted_columns,
 )
-from floodmark.load.decide import (
-    Decision,
-    check_new_epoch,
-    count_after,
-    decide,
-    guarded,
-    touched,
-)
+from floodmark.load.decide import Decision, check_new_epoch, count_after, decide, guarded, touched
 from floodmark.load.files import file_fields
 from floodmark.load.protocol import FRESHNESS, KEYS, Freshness, LoadOutcome, LoadRequest, data_files
 from floodmark.load.redshift.catalog import (
