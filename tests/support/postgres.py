@@ -22,7 +22,7 @@ from floodmark.config.load import WarehouseSpec
 from floodmark.host.temp import scratched
 from floodmark.load import merge
 from floodmark.load.columns import (
-    Change,
+    TargetChange,
     TargetColumn,
     arrived,
     changes,
@@ -457,7 +457,7 @@ class Postgres:
         shaped: Table | None = None,
         *,
         first_load: bool = False,
-    ) -> tuple[Change, ...]:
+    ) -> tuple[TargetChange, ...]:
         with about(table.name), self._session() as session:
             target = Target(session, self.schema, table.target)
             found, wanted = target.columns(), wanted_columns(fields(table), CAN, table)
@@ -470,7 +470,7 @@ class Postgres:
 
     def _changes(
         self, target: Target, wanted: Any, found: Any, renames: Any, loaded: Table | None, now: Table
-    ) -> tuple[Change, ...]:
+    ) -> tuple[TargetChange, ...]:
         known = {w.name: w.type for w in (wanted_columns(placed(loaded, now), CAN) if loaded else ())}
         encode = "convert_to({}, 'UTF8')"
         return changes(target.sql, target.name, wanted, found, renames, known, encode=encode)

@@ -25,7 +25,7 @@ from floodmark.store.store import Store
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from floodmark.load.columns import Change
+    from floodmark.load.columns import TargetChange
     from floodmark.load.row_text import TargetSql
 
 LEDGER = "floodmark_ledger"  # one row per loaded commit
@@ -193,7 +193,7 @@ class Warehouse(Protocol):
         shaped: Table | None = None,
         *,
         first_load: bool = False,
-    ) -> tuple[Change, ...]:
+    ) -> tuple[TargetChange, ...]:
         """The changes that a load of the table as it is now would first make to its target; makes none.
 
         They are in order. `loaded`: the table as the newest loaded files were described; `shaped`: the newest

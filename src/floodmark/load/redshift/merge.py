@@ -28,7 +28,7 @@ from floodmark.load.merge import STAGE, STAGED, Do, Heap, Put, match
 from floodmark.load.protocol import HASH_FIELD, quote
 from floodmark.load.redshift.catalog import literal
 from floodmark.load.redshift.files import Proven, WriteManifest, as_text, is_ranged, ranges
-from floodmark.load.redshift.steps import Check, Choose, Step
+from floodmark.load.redshift.steps import Choose, Expect, Step
 from floodmark.model.commit import LoadAs
 from floodmark.model.errors import DataError
 from floodmark.model.names import OUR_TABLES
@@ -212,7 +212,7 @@ def proof(spec: RedshiftPut, heap: Heap, files: Sequence[Proven]) -> Step:
             hint="the files were not read as they were written; please report it with the files' schema",
         )
 
-    return Check(fine(spec, heap, files), "", error)
+    return Expect(fine(spec, heap, files), "", error)
 
 
 def fine(spec: RedshiftPut, heap: Heap, files: Sequence[Proven], doubles: str = "") -> str:
@@ -256,7 +256,7 @@ def _document_check(spec: RedshiftPut) -> list[Step]:
             hint="set warehouse.large_strings: false, or exclude the column",
         )
 
-    return [Check(f"SELECT count(*) FROM {STAGED.path} WHERE {lost}", 0, error)]
+    return [Expect(f"SELECT count(*) FROM {STAGED.path} WHERE {lost}", 0, error)]
 
 
 def exact_type(field: Field) -> str:
