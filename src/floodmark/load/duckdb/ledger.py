@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from floodmark.host.children import child_environment
+from floodmark.host.process import child_environment
 from floodmark.load.duckdb.file import AlreadyThere, Connection, DatabaseFile, NotThere, Unlike
 from floodmark.load.ledger import KEYED, ORDER, Count, LedgerDialect, LedgerSql, Row, ledger_rows, load_sums
 from floodmark.load.protocol import COUNTS, FRESHNESS, LEDGER, TARGETS, Freshness, LoadRequest, quote

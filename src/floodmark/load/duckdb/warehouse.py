@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from floodmark.config.load import WarehouseSpec
 from floodmark.host.temp import scratched
-from floodmark.host.together import Together
+from floodmark.host.threads import SharedCalls
 from floodmark.load.columns import (
     TargetChange,
     arrived,
@@ -264,9 +264,9 @@ class DuckDB:
         self.path = path
         self.schema = schema
         self._file = DatabaseFile(path, memory=memory, lock_seconds=lock_seconds, linger=linger, waits=waits)
-        self._ledger = Together(self._ledgers)
-        self._look = Together(self._looked)
-        self._small = Together(self._loaded)
+        self._ledger = SharedCalls(self._ledgers)
+        self._look = SharedCalls(self._looked)
+        self._small = SharedCalls(self._loaded)
 
     def ledger(self, log: str, target: str, part: Part | None = None) -> Ledger:
         """What was loaded from a log, and who fills the target; empty while there is no warehouse."""
@@ -476,7 +476,7 @@ class DuckDB:
     def _loaded(self, loads: Sequence[Ready]) -> list[FloodmarkError | None]:
         """Load them in one transaction; for each None, or the error after a COMMIT that failed.
 
-        Raises if none of them was loaded: `Together` then tries each of several by itself.
+        Raises if none of them was loaded: `SharedCalls` then tries each of several by itself.
         """
         try:
             self._transaction(loads)

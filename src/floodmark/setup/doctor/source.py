@@ -33,6 +33,7 @@ from floodmark.model.text import counted, duration, size
 from floodmark.model.types import fields, quote
 from floodmark.model.warehouse import Capabilities
 from floodmark.plan.bound import Reading, Settled
+from floodmark.plan.decide import COUNT_EXACTLY_BELOW
 from floodmark.plan.overlap import (
     MEMBERSHIPS,
     OVERLAP_SECONDS,
@@ -42,7 +43,6 @@ from floodmark.plan.overlap import (
     said_missed,
 )
 from floodmark.plan.tables import NoTable, StoredTables, said_new
-from floodmark.plan.window import COUNT_EXACTLY_BELOW
 from floodmark.setup.doctor.check import Check, Section, Status, bastion, nearby, reach
 from floodmark.source import ranges as edges
 from floodmark.source import sql
