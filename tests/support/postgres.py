@@ -79,7 +79,7 @@ from floodmark.model.ledger import SUMMED_DIGITS, Ledger, LoadSum, Part, TargetF
 from floodmark.model.names import OURS
 from floodmark.model.run import Step, Wait
 from floodmark.model.table import Table
-from floodmark.model.types import KEY_FIELD, Field, fields
+from floodmark.model.types import KEY_FIELD, fields
 from floodmark.model.warehouse import UNLIMITED, Descriptor
 from tests.support.redshift.backend import Backend, python
 from tests.support.redshift.wire import Gone, SqlError
@@ -233,7 +233,6 @@ class Target:
 class PostgresPut(Put):
     """A target, and the staging table; `commit`: only the rows of this one of its commits."""
 
-    weight = KEY_FIELD
     commit: int | None = None
 
     @property
@@ -242,18 +241,6 @@ class PostgresPut(Put):
             return merge.STAGED
         some = f"SELECT * FROM {quote(STAGE)} WHERE {quote(_COMMIT)} = {self.commit}"
         return Heap(STAGE, f"({some}) AS {quote(STAGE)}")
-
-    @property
-    def identity(self) -> list[str]:
-        return [self.weight] if self.weighed else super().identity
-
-    def equal(self, field: Field, one: str, other: str) -> str:
-        nullable = self.table.column(field.column).nullable
-        return f"{one} {'IS NOT DISTINCT FROM' if nullable else '='} {other}"
-
-    def same(self, other: str) -> str:
-        pairs = ((quote(STAGE, name), quote(other, name)) for name in self.identity)
-        return " AND ".join(f"{one} IS NOT DISTINCT FROM {other}" for one, other in pairs)
 
     def without(self, other: str) -> str:
         there = f"SELECT 1 FROM {quote(other)} WHERE {self.same(other)}"

@@ -258,26 +258,11 @@ class DuckDBPut(Put):
     # Whether rows that another row of their key replaces have been found, and are left out.
     losers: bool = False
 
-    weight = KEY_FIELD
-
     @property
     def staged(self) -> Heap:
         place = "s.file_index = l.file_index AND s.file_row_number = l.file_row_number"
         winners = f" ANTI JOIN temp.floodmark_losers AS l ON {place}" if self.losers else ""
         return Heap(STAGE, f"{rows_of(self.paths, self.fields, joined=winners)} AS {quote(STAGE)}")
-
-    @property
-    def identity(self) -> list[str]:
-        return [self.weight] if self.weighed else super().identity
-
-    def equal(self, field: Field, one: str, other: str) -> str:
-        """NULLs in a key equal each other."""
-        nullable = self.table.column(field.column).nullable
-        return f"{one} {'IS NOT DISTINCT FROM' if nullable else '='} {other}"
-
-    def same(self, other: str) -> str:
-        pairs = ((quote(STAGE, name), quote(other, name)) for name in self.identity)
-        return " AND ".join(f"{one} IS NOT DISTINCT FROM {other}" for one, other in pairs)
 
     def without(self, other: str) -> str:
         return f"{self.staged.path} ANTI JOIN {quote(other)} ON {self.same(other)}"

@@ -75,6 +75,13 @@ class RedshiftPut(Put):
         """The names of the files' columns in the staging table, in order."""
         return [staged_as(field) for field in self.fields]
 
+    @property
+    def identity(self) -> list[str]:
+        return [field.target for field in self.keys]
+
+    def same(self, other: str) -> str:
+        return match(self, STAGE, other)
+
     def equal(self, field: Field, one: str, other: str) -> str:
         # To Redshift 'a' equals 'a '; with something after the spaces it does not.
         text = f" AND {one} || '.' = {other} || '.'" if is_text(field) else ""
