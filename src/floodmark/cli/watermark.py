@@ -286,7 +286,9 @@ def _system(settings: Settings, preset: str | None, timestamp: str | None, force
 
 @click.group(cls=options.Group)
 def table() -> None:
-    """Decide about a table as a whole: the same as `watermark accept`, `retire` and `move`.
+    """Confirm a change that was made on purpose.
+
+    The same as `watermark accept`, `retire` and `move`.
 
     \b
     Examples:
