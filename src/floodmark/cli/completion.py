@@ -68,7 +68,7 @@ def fitting(names: list[str], incomplete: str) -> list[str]:
 
 def table_names(config: Path | None) -> list[str]:
     """The tables of the configuration and of the store; without the store's if its server takes too long."""
-    from floodmark.config.glimpse import glimpse
+    from floodmark.config.load import glimpse
 
     named, spec = glimpse(config)
     if spec is not None:

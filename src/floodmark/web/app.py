@@ -36,7 +36,7 @@ from floodmark.model.errors import FloodmarkError
 from floodmark.model.secrets import masked
 from floodmark.model.text import shown_json
 from floodmark.model.times import stamp
-from floodmark.status.listen import Metrics
+from floodmark.status.metrics import Metrics
 from floodmark.watermark.history import watermark_history
 from floodmark.web import documents
 from floodmark.web.detail import Details, House, StoreCounts

@@ -276,7 +276,9 @@ def _last_success(mark: Mark, status: TableStatus, parts: list[TableOutcome]) ->
     """When a sync of the table last succeeded, where its status does not say so."""
     loaded = mark.document.get("last_redshift_load_time")
     if mark.error is None and status.error is None:
-        return latest(status.last_check_time, loaded, mark.document.get("last_mysql_extraction_time"))
+        killed = status.last_check_time is None and (mark.open or mark.pending_files)
+        read = None if killed else mark.document.get("last_mysql_extraction_time")
+        return latest(status.last_check_time, loaded, read)
     return latest(*(part.at for part in parts if part.ok), loaded)
 
 

@@ -17,8 +17,8 @@ from floodmark.cli.logs import JsonLines, TextLines
 from floodmark.cli.main import main
 from floodmark.cli.options import Settings
 from floodmark.cli.progress import PlainProgress
+from floodmark.config.file import parse
 from floodmark.config.load import StoreSpec, load
-from floodmark.config.yaml import parse
 from floodmark.load.files import fetch
 from floodmark.log.document import commit_path, primary_path
 from floodmark.log.fold import Damaged, State
@@ -28,7 +28,7 @@ from floodmark.model.commit import DataFile, Open
 from floodmark.model.errors import ConfigError, DataError
 from floodmark.model.secrets import Scrubber
 from floodmark.model.text import shown, shown_json
-from floodmark.setup.doctor.configuration import exposed, in_clear
+from floodmark.setup.doctor import exposed, in_clear
 from floodmark.store.store import MOST_COMMIT, NO_DOCUMENT, Store
 
 NAME = "shop.orders"
