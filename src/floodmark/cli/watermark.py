@@ -355,8 +355,7 @@ def _data_entries(mark: Watermark) -> list[str]:
 
 def _clause(kind: Any) -> str:
     """Which changes at the source never reach the target."""
-    from floodmark.model.note_words import clause  # imports too much for `--help`
-    from floodmark.model.notes import Note
+    from floodmark.model.notes import Note, clause  # imports too much for `--help`
 
     return clause(Note(kind))
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from floodmark.config.load import TableOptions, source_from
-from floodmark.model.note_words import sentence
+from floodmark.model.notes import sentence
 from floodmark.source.cascades import of, touched
 from floodmark.source.describe import discover, discover_with_notes
 from floodmark.source.session import Session
