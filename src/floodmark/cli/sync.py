@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from floodmark.cli import logs, options, printing
-from floodmark.cli.layout import behind, card, fitted, indented, labelled, named, painted, position
+from floodmark.cli.layout import behind, card, colour, fit, indent, label, list_names, position
 from floodmark.cli.options import Settings
 from floodmark.cli.signals import KEPT, import_aside, interrupted
 from floodmark.model import log_lines
@@ -80,7 +80,7 @@ def _address(value: str) -> tuple[str, int]:
     "--every", "Keep running and sync this often (30s, 5m), with Spark kept warm, until Ctrl-C or SIGTERM."
 )
 @click.option(
-    "--listen", callback=options.parsed(_address), metavar="HOST:PORT",
+    "--listen", callback=options.parse_by(_address), metavar="HOST:PORT",
     help="With --every: serve /metrics (Prometheus) and /healthz on this address, such as 127.0.0.1:9908.",
 )  # fmt: skip
 @options.path_option(
@@ -138,7 +138,7 @@ def sync(
         from floodmark.sync.run import sync as run_sync
 
         def lines(tables: Sequence[TableReport], seconds: float, unfinished: Sequence[str] = ()) -> list[str]:
-            width, paint = printing.width(), printing.coloured()
+            width, paint = printing.width(), printing.has_colour()
             how = Shown(request.dry_run, verbose, width, paint, progress.notes, unfinished)
             return sync_lines(settings.run, tables, seconds, how)
 
@@ -307,8 +307,8 @@ def sync_lines(run: str, tables: Sequence[TableReport], seconds: float, how: Sho
         lines = [*_listed(tables, how), *_statements(tables, how), *_worth_knowing(tables, how)]
         lines += [""] if lines and len(lines) > len(tables) + 1 else []
     if how.unfinished:
-        lines += indented("", f"Not started: {named(how.unfinished)}", how.width)
-    return [*lines, *indented("", _last_line(run, tables, seconds, how), how.width)]
+        lines += indent("", f"Not started: {list_names(how.unfinished)}", how.width)
+    return [*lines, *indent("", _last_line(run, tables, seconds, how), how.width)]
 
 
 def moved(tables: Sequence[TableReport]) -> list[TableReport]:
@@ -360,8 +360,8 @@ def _signed(text: str, sign: str, how: Shown) -> str:
     """The text with its symbol, coloured; or plain, if that is wanted."""
     if not how.paint:
         return text
-    symbol, colour = _SIGNS[sign]
-    return painted(f"{symbol} {text}", colour)
+    symbol, code = _SIGNS[sign]
+    return colour(f"{symbol} {text}", code)
 
 
 def _nothing_planned(one: TableReport) -> bool:
@@ -379,7 +379,7 @@ def _listed(tables: Sequence[TableReport], how: Shown) -> list[str]:
         (*(_planned_cells(one) if how.dry_run else _cells(one)), _signed(*_state(one, how), how))
         for one in tables
     ]
-    lines = fitted([head, *body], how.width, {1, 2, 3, 4} if how.dry_run else {1, 2, 3})
+    lines = fit([head, *body], how.width, {1, 2, 3, 4} if how.dry_run else {1, 2, 3})
     return lines or [line for one in tables for line in _card(one, how)]
 
 
@@ -466,12 +466,12 @@ def _grouped(title: str, said: Sequence[tuple[str, str]], how: Shown) -> list[st
         if len(texts) > 1 and len(names) <= 2:
             pairs = group
         elif len(texts) == 1:
-            pairs = [(texts[0], named(names))]
+            pairs = [(texts[0], list_names(names))]
         else:
-            others = named([name for name in names if name != group[0][1]])
+            others = list_names([name for name in names if name != group[0][1]])
             pairs = [(texts[0], f"{group[0][1]}; the same, with other numbers: {others}")]
         for text, who in pairs:
-            lines += indented("  ", text, how.width) + indented("      ", who, how.width)
+            lines += indent("  ", text, how.width) + indent("      ", who, how.width)
     return lines
 
 
@@ -484,7 +484,7 @@ def _statements(tables: Sequence[TableReport], how: Shown) -> list[str]:
     ddl = [statement for one in tables if one.plan for statement in one.plan.ddl]
     if not how.dry_run or not ddl:
         return []
-    return ["", "Statements for the target", *indented("  ", ddl, how.width)]
+    return ["", "Statements for the target", *indent("  ", ddl, how.width)]
 
 
 # ---------------------------------------------------------------- one table in full
@@ -496,13 +496,13 @@ def _in_full(one: TableReport, seconds: float, how: Shown) -> list[str]:
     state = state.replace("(", "(exit code ")
     lines = [f"{one.table}: {_signed(state, sign, how)}{strategy}"]
     if how.dry_run:
-        lines += indented("  ", _planned(one), how.width)
+        lines += indent("  ", _planned(one), how.width)
         texts = [("would run", statement) for statement in (one.plan.ddl if one.plan else ())]
     else:
         texts = _done(one, seconds)
     texts += [("note", note) for note in how.notes.get(one.table, ())]
     texts += [("finding", f"{finding.kind}: {finding.detail}") for finding in one.findings]
-    return lines + labelled(texts, how.width)
+    return lines + label(texts, how.width)
 
 
 def _planned(one: TableReport) -> list[str]:

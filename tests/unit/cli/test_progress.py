@@ -219,7 +219,7 @@ def test_no_color_and_a_dumb_terminal_get_plain_lines(
     monkeypatch.setattr("sys.stderr", Terminal())
     assert type(Settings().progress()) is (PlainProgress if plain else BarProgress)
     assert type(Settings(quiet=True).progress()) is type(Settings(json=True).progress()) is SilentProgress
-    assert not printing.coloured(io.StringIO())
+    assert not printing.has_colour(io.StringIO())
 
 
 def test_bars_end_cleanly_and_are_not_drawn_again(monkeypatch: pytest.MonkeyPatch) -> None:
