@@ -139,7 +139,7 @@ def sync(
 
         def lines(tables: Sequence[TableReport], seconds: float, unfinished: Sequence[str] = ()) -> list[str]:
             width, paint = printing.width(), printing.has_colour()
-            how = Shown(request.dry_run, verbose, width, paint, progress.notes, unfinished)
+            how = ResultStyle(request.dry_run, verbose, width, paint, progress.notes, unfinished)
             return sync_lines(settings.run, tables, seconds, how)
 
         # Alerts are sent while the result is printed.
@@ -288,7 +288,7 @@ def _seconds(failing: Failing, at: str) -> float:
 
 
 @dataclass(frozen=True)
-class Shown:
+class ResultStyle:
     """How a result is shown."""
 
     dry_run: bool = False
@@ -299,7 +299,7 @@ class Shown:
     unfinished: Sequence[str] = ()  # tables that an interrupted run has not begun
 
 
-def sync_lines(run: str, tables: Sequence[TableReport], seconds: float, how: Shown) -> list[str]:
+def sync_lines(run: str, tables: Sequence[TableReport], seconds: float, how: ResultStyle) -> list[str]:
     """What a sync did, for people; the errors themselves go to stderr."""
     if how.verbose or len(tables) == 1:
         lines = [line for one in tables for line in _in_full(one, seconds, how)]
@@ -332,7 +332,7 @@ def cycle_line(cycle: Cycle) -> str:
 # ---------------------------------------------------------------- how it ended
 
 
-def _last_line(run: str, tables: Sequence[TableReport], seconds: float, how: Shown) -> str:
+def _last_line(run: str, tables: Sequence[TableReport], seconds: float, how: ResultStyle) -> str:
     interrupted = sum(one.exit_code in _INTERRUPTED for one in tables)
     failed, stopped = sum(not one.ok for one in tables) - interrupted, interrupted + len(how.unfinished)
     outcome = [f"{counted(failed, 'table')} failed"] if failed else []
@@ -343,7 +343,7 @@ def _last_line(run: str, tables: Sequence[TableReport], seconds: float, how: Sho
     return f"Run {run}: {number}, {', '.join(outcome)}, {duration(seconds)}"
 
 
-def _state(one: TableReport, how: Shown) -> tuple[str, str]:
+def _state(one: TableReport, how: ResultStyle) -> tuple[str, str]:
     """In a word or two, and its symbol."""
     if one.exit_code in _INTERRUPTED:
         return "interrupted", "stopped"
@@ -356,7 +356,7 @@ def _state(one: TableReport, how: Shown) -> tuple[str, str]:
     return ("held back", "stopped") if one.held_back_by else ("up to date", "idle")
 
 
-def _signed(text: str, sign: str, how: Shown) -> str:
+def _signed(text: str, sign: str, how: ResultStyle) -> str:
     """The text with its symbol, coloured; or plain, if that is wanted."""
     if not how.paint:
         return text
@@ -372,7 +372,7 @@ def _nothing_planned(one: TableReport) -> bool:
 # ---------------------------------------------------------------- one line for each table
 
 
-def _listed(tables: Sequence[TableReport], how: Shown) -> list[str]:
+def _listed(tables: Sequence[TableReport], how: ResultStyle) -> list[str]:
     head = ("Table", "Rows", "Slices", "Files", "Waiting", "State") if how.dry_run else (
         "Table", "Rows", "Files", "Time", "Watermark", "Lag", "State")  # fmt: skip
     body = [
@@ -422,7 +422,7 @@ def _planned_cells(one: TableReport) -> tuple[str, ...]:
     return (one.table, *counts, "?" if plan.warehouse_unknown else waiting)
 
 
-def _card(one: TableReport, how: Shown) -> list[str]:
+def _card(one: TableReport, how: ResultStyle) -> list[str]:
     """A table on a narrow terminal."""
     state, sign = _state(one, how)
     plain = f"{_SIGNS[sign][0]} {state}" if how.paint else state
@@ -442,7 +442,7 @@ def _card(one: TableReport, how: Shown) -> list[str]:
 # ---------------------------------------------------------------- what is worth knowing
 
 
-def _worth_knowing(tables: Sequence[TableReport], how: Shown) -> list[str]:
+def _worth_knowing(tables: Sequence[TableReport], how: ResultStyle) -> list[str]:
     """Notes, files that wait and findings, each once, with the tables that they concern."""
     notes = [(text, one.table) for one in tables for text in how.notes.get(one.table, ())]
     waiting = [] if how.dry_run else [one for one in tables if _waiting(one)]
@@ -452,7 +452,7 @@ def _worth_knowing(tables: Sequence[TableReport], how: Shown) -> list[str]:
     return [*_grouped("Notes", notes, how), *_grouped("Findings", findings, how)]
 
 
-def _grouped(title: str, said: Sequence[tuple[str, str]], how: Shown) -> list[str]:
+def _grouped(title: str, said: Sequence[tuple[str, str]], how: ResultStyle) -> list[str]:
     """Prints a text about several tables once, even if its numbers and times differ."""
     if not said:
         return []
@@ -479,7 +479,7 @@ def _waiting(one: TableReport) -> int:
     return len(one.watermark.pending_s3_files) if one.watermark else 0
 
 
-def _statements(tables: Sequence[TableReport], how: Shown) -> list[str]:
+def _statements(tables: Sequence[TableReport], how: ResultStyle) -> list[str]:
     """What a load would run first, table by table."""
     ddl = [statement for one in tables if one.plan for statement in one.plan.ddl]
     if not how.dry_run or not ddl:
@@ -490,7 +490,7 @@ def _statements(tables: Sequence[TableReport], how: Shown) -> list[str]:
 # ---------------------------------------------------------------- one table in full
 
 
-def _in_full(one: TableReport, seconds: float, how: Shown) -> list[str]:
+def _in_full(one: TableReport, seconds: float, how: ResultStyle) -> list[str]:
     state, sign = _state(one, how)
     strategy = f", {one.strategy}" if one.strategy else ""
     state = state.replace("(", "(exit code ")

@@ -50,7 +50,7 @@ AGAIN = timedelta(seconds=30)  # after it could not be had
 
 
 @dataclass(frozen=True)
-class LedgerSeen:
+class LedgerReading:
     """What the ledger last said; `problem`: why it is not newer."""
 
     at: str | None = None  # None: it has not been queried, or never answered
@@ -59,7 +59,7 @@ class LedgerSeen:
     off: bool = False  # it must not be queried
 
 
-NOT_ASKED = LedgerSeen()
+NOT_ASKED = LedgerReading()
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class Loads:
         return self.commits == self.published
 
 
-def loads_of(mark: Mark, seen: LedgerSeen) -> Loads | None:
+def loads_of(mark: Mark, seen: LedgerReading) -> Loads | None:
     """A table's loads; None where they are not known, or what was published is newer."""
     epoch, commits, _ = mark.loads
     saved = mark.document.get("backup_metadata", {}).get("saved_at")
@@ -202,7 +202,7 @@ class Snapshot:
     days: Mapping[str, tuple[Day, ...]] = field(default_factory=dict)
     problem: str | None = None
     read: bool = True  # False: the store was never read
-    ledger: LedgerSeen = NOT_ASKED
+    ledger: LedgerReading = NOT_ASKED
 
     def row(self, name: str) -> Row | None:
         return next((row for row in self.rows if row.name == name), None)
@@ -238,7 +238,7 @@ def make_row(
     parts: list[TableOutcome],
     days: Iterable[Day],
     now: datetime,
-    ledger: LedgerSeen = NOT_ASKED,
+    ledger: LedgerReading = NOT_ASKED,
 ) -> Row:
     """A table's line of the overview; `parts` are its parts of runs, newest first."""
     mark, status = facts.mark or Mark(facts.table), facts.status or TableStatus(facts.table)
@@ -349,12 +349,12 @@ class LedgerWatch:
         self._spec = spec
         self._scrub = scrub
         self._lock = threading.Lock()
-        self._seen = LedgerSeen(off=not on)
+        self._seen = LedgerReading(off=not on)
         self._tried: datetime | None = None
         self._asked_of: object = None
         self._thread: threading.Thread | None = None
 
-    def now(self, published: object, published_at: datetime | None, held: bool) -> LedgerSeen:
+    def now(self, published: object, published_at: datetime | None, held: bool) -> LedgerReading:
         """What was last seen, at once; starts a query if it is due."""
         with self._lock:
             busy = self._thread is not None and self._thread.is_alive()
@@ -383,7 +383,7 @@ class LedgerWatch:
                 found = warehouse.ledger_sums(self._nobody_holds_a_table)
             finally:
                 warehouse.close()
-            seen = LedgerSeen(began, {(one.log, one.epoch): one for one in found})
+            seen = LedgerReading(began, {(one.log, one.epoch): one for one in found})
         except FloodmarkError as error:
             seen = replace(self._seen, problem=self._scrub(error.message))
         except Exception as error:  # a driver's surprise must not end the dashboard

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from floodmark.cli.sync import Shown, sync_lines
+from floodmark.cli.sync import ResultStyle, sync_lines
 from floodmark.cli.verify import verify_lines
 from floodmark.cli.watermark import cleared_lines, list_lines, watermark_lines
 from floodmark.model.errors import DataError, TransientError
@@ -110,7 +110,7 @@ REFUSED = replace(UNKNOWN, error=DataError("column note", table="shop.away"))
 
 
 def run(*tables: TableReport, **how: Any) -> str:
-    return "\n".join(sync_lines("20250819_153000_ab12", tables, 2.0, Shown(**how)))
+    return "\n".join(sync_lines("20250819_153000_ab12", tables, 2.0, ResultStyle(**how)))
 
 
 def syncs() -> dict[str, str]:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from floodmark.cli.main import main
-from floodmark.cli.sync import Shown, sync_lines
+from floodmark.cli.sync import ResultStyle, sync_lines
 from floodmark.model import events
 from floodmark.model.errors import Interrupted, TransientError
 from floodmark.model.run import SyncReport, TableReport
@@ -24,7 +24,7 @@ BAD = TableReport("shop.items", error=TransientError("MySQL is away", hint="try 
 INDEX = "No index starts with updated_at: every sync scans the whole table to find changes."
 
 
-def lines_of(tables: Sequence[TableReport], how: Shown) -> list[str]:
+def lines_of(tables: Sequence[TableReport], how: ResultStyle) -> list[str]:
     return sync_lines("20250819_153000_ab12", tables, 2.0, how)
 
 
@@ -45,7 +45,7 @@ def test_several_tables_are_one_table_and_errors_follow_on_stderr(
 def test_a_result_fits_the_terminal_and_conveys_nothing_by_colour_alone(width: int, paint: bool) -> None:
     tables = (GOOD, BAD, TableReport("settlement.settlement_normal_delivery_detail", rows_extracted=12))
     for reports in (tables, (*tables, TableReport("a.b", error=Interrupted("x", code=130)))):
-        lines = lines_of(reports, Shown(width=width, paint=paint, notes={"shop.orders": [INDEX]}))
+        lines = lines_of(reports, ResultStyle(width=width, paint=paint, notes={"shop.orders": [INDEX]}))
         plain = [line.replace("\x1b[0m", "") for line in lines]
         for colour in ("31", "32", "33"):
             plain = [line.replace(f"\x1b[{colour}m", "") for line in plain]
