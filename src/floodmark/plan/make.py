@@ -46,8 +46,8 @@ from floodmark.source import one_moment, open_work, sql
 from floodmark.source import ranges as edges
 from floodmark.source.describe import Discovered
 from floodmark.source.errors import as_discovered
+from floodmark.source.identity import source_id
 from floodmark.source.session import Session
-from floodmark.source.sources import source_id
 
 log = logging.getLogger("floodmark")
 

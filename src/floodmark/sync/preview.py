@@ -32,9 +32,9 @@ from floodmark.plan.make import survey
 from floodmark.plan.tables import StoredTables
 from floodmark.plan.takeover import Takeover
 from floodmark.plan.wait import Source
+from floodmark.source.connections import SharedLooks
 from floodmark.source.describe import Discovered, discover_with_notes, resolve
 from floodmark.source.session import Session
-from floodmark.source.shared_looks import SharedLooks
 from floodmark.store.store import Store
 from floodmark.sync import deletes
 

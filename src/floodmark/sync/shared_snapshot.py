@@ -24,8 +24,8 @@ from floodmark.model.run import Wait
 from floodmark.model.table import Table
 from floodmark.services import Services
 from floodmark.source.one_moment import Proof, hold, moment_of, one_server, proof
+from floodmark.source.server import server_of
 from floodmark.source.session import Session
-from floodmark.source.trust import server_of
 from floodmark.spark.context import Spark
 from floodmark.spark.meeting import Meeting, MeetingOver, Member
 
@@ -143,7 +143,7 @@ def _met(
 
         def conduct() -> None:
             # Opened before any task is submitted: the tasks would take all connections.
-            with services.sessions("snapshot", OWN) as (session, holder):
+            with services.throttle.sessions("snapshot", OWN) as (session, holder):
                 outcome.ready.set()
                 came = meeting.begin(room, patience if local else max(patience, COMING), outcome.ended.is_set)
                 proving = proof(session, mariadb)

@@ -36,8 +36,8 @@ from floodmark.plan import takeover as legacy
 from floodmark.plan.decide import TablePlan, again, check_begun, load_as, reason
 from floodmark.plan.lag import measured
 from floodmark.source.describe import discover_with_notes
+from floodmark.source.read import bounded, check_lengths
 from floodmark.source.session import Session
-from floodmark.source.too_long import bounded, check_lengths
 from floodmark.sync import deletes, loads
 from floodmark.sync.outcome import Ending, fail, leave_status, succeed, verify
 from floodmark.sync.passes import append, check_gives_way, only_if_changed, read, remove

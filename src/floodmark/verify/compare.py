@@ -40,9 +40,9 @@ from floodmark.plan.wait import Source
 from floodmark.services import Services
 from floodmark.source.describe import discover
 from floodmark.source.errors import as_discovered
+from floodmark.source.identity import source_id
 from floodmark.source.ranges import nth
 from floodmark.source.session import Session
-from floodmark.source.sources import source_id
 from floodmark.verify.lookup import AT_ONCE, LookedUp, look_up
 from floodmark.verify.search import search
 from floodmark.verify.sides import parsed_columns

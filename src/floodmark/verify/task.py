@@ -20,9 +20,9 @@ from floodmark.model.position import Position
 from floodmark.model.table import Table
 from floodmark.source import canonical
 from floodmark.source import ranges as edges
+from floodmark.source.identity import end_read, session_on
 from floodmark.source.read import UnfitValue
 from floodmark.source.session import Row, Session
-from floodmark.source.sources import end_read, session_on
 from floodmark.spark.job import Relay
 from floodmark.verify import hashed
 from floodmark.verify.hashed import Rows

@@ -14,10 +14,10 @@ import pytest
 
 from floodmark.load.duckdb.warehouse import DuckDB
 from floodmark.model.canonical import Digest, Part, Scope, Span, forms
+from floodmark.model.origin import Sources
 from floodmark.model.row_hash import Sums, groups, hashes, to_hex
 from floodmark.model.table import Column, Table
 from floodmark.model.warehouse import DUCKDB
-from floodmark.source.sources import Sources
 from floodmark.verify import gathered, sketched
 from floodmark.verify.gathered import Gathering, SearchResult
 from floodmark.verify.groups import GroupSearch
