@@ -18,7 +18,7 @@ from floodmark.config import file as configfile
 from floodmark.config.load import load
 from floodmark.model.errors import ConfigError, TransientError, bug
 from floodmark.model.run import MOST_ROWS, SyncOptions
-from floodmark.setup.doctor.configuration import secrets
+from floodmark.setup.doctor import secrets
 from floodmark.source.errors import UnknownName, as_discovered
 from floodmark.store.folder import Folder, translate
 
