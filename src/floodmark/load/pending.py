@@ -26,7 +26,7 @@ from floodmark.model.table import Table
 from floodmark.model.text import counted
 from floodmark.model.times import parse_moment
 
-log = logging.getLogger("floodmark")
+logger = logging.getLogger("floodmark")
 
 # Limits of one transaction, so that progress is visible and a crash costs little.
 MAX_ROWS = 5_000_000
@@ -327,7 +327,7 @@ def _log_choice(state: State, choice: Choice) -> None:
     if there := [d for d in choice.data if d.n not in loading and not d.superseded]:
         parts.append(f"{said(there)} already in the ledger, or beyond --limit")
     log_lines.tell(
-        log, logging.DEBUG, "decision", "; ".join(parts), table=state.table_name, step="load", files=choice.files
+        logger, logging.DEBUG, "decision", "; ".join(parts), table=state.table_name, step="load", files=choice.files
     )  # fmt: skip
 
 

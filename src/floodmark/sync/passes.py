@@ -212,7 +212,7 @@ def _slices(run: TableRun, plan: TablePlan, one: Pass) -> Iterator[SliceResult]:
             with run.work.turns.stepping_aside():
                 results = iter(list(submitted))
         for result in results:
-            _took(run, plan, result)
+            _note_slice(run, plan, result)
             yield result
 
 
@@ -231,7 +231,7 @@ def _snapshot(run: TableRun, plan: TablePlan, one: Pass) -> list[SliceResult]:
     if read.results is None:
         return list(_slices(run, plan, replace(one, slices=whole(plan.window))))
     for result in read.results:
-        _took(run, plan, result)
+        _note_slice(run, plan, result)
     return list(read.results)
 
 
@@ -241,7 +241,7 @@ def _underway(run: TableRun) -> Callable[[int], None]:
     return lambda rows: account(events.Underway(name, "extract", rows))
 
 
-def _took(run: TableRun, plan: TablePlan, result: SliceResult) -> None:
+def _note_slice(run: TableRun, plan: TablePlan, result: SliceResult) -> None:
     """A slice has been read, of the source that was planned for."""
     run.services.sources.check(run.name, result.source)
     if STATEMENTS.isEnabledFor(logging.DEBUG):

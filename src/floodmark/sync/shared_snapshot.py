@@ -30,7 +30,7 @@ from floodmark.spark.context import Spark
 from floodmark.spark.jvm import is_local
 from floodmark.spark.meeting import Meeting, MeetingOver, Member
 
-log = logging.getLogger("floodmark")
+logger = logging.getLogger("floodmark")
 
 # Connections of the driver's own while snapshots are opened.
 OWN = 2
@@ -92,14 +92,14 @@ def read_shared(services: Services, jobs: Sequence[SliceJob], underway: Callable
     if lost is not None:
         if not starts_over(lost, services.interrupted, spark.alive):
             raise lost
-        log.info("a shared snapshot starts over: %s", lost.message, extra={"table": table.name})
+        logger.info("a shared snapshot starts over: %s", lost.message, extra={"table": table.name})
         return Read(None, "lost")
     results = gathered(outcome, shares, len(jobs))
     if results is None:
         return Read(None, "lost")
     said = f"the snapshot was read with {outcome.connections} connections, after {outcome.attempts} attempts at one moment"
     log_lines.tell(
-        log, logging.DEBUG, "decision", said, table=table.name, step="extract",
+        logger, logging.DEBUG, "decision", said, table=table.name, step="extract",
         connections=outcome.connections, attempts=outcome.attempts,
     )  # fmt: skip
     return Read(results, outcome.obstacle)
