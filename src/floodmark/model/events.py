@@ -12,7 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, dataclass_transform
 
 from floodmark.model.run import Counts, Finding, Lag, Step, SyncReport, TableReport, Wait
@@ -20,7 +20,7 @@ from floodmark.model.run import Counts, Finding, Lag, Step, SyncReport, TableRep
 if TYPE_CHECKING:  # the command line needs this module before it needs the model
     from floodmark.model.errors import FloodmarkError
     from floodmark.model.position import Position
-    from floodmark.model.results import Plan, Watermark
+    from floodmark.model.results import PlanResult, Watermark
     from floodmark.model.window import Slice, Window
 
 
@@ -114,7 +114,7 @@ class Planned(Event):
 class Previewed(Event):
     """What a dry run would do: the document that `plan` prints."""
 
-    plan: Plan
+    plan: PlanResult
 
 
 class SliceBegan(Event):
@@ -245,6 +245,67 @@ def waiting(emit: Emit, table: str, on: Wait) -> Iterator[None]:
         yield
     finally:
         emit(Waiting(table, None))
+
+
+# ---------------------------------------------------------------- progress for the library's users
+
+
+@dataclass(frozen=True)
+class ProgressEvent:
+    """Something that happened during a run.
+
+    `event` is the method that an object may have for it: tables, note, begin, advance, underway, wait, end or finished.
+    """
+
+    event: str
+    table: str = ""
+    stage: str | None = None
+    rows: int | None = None
+    files: int | None = None
+    bytes: int | None = None
+    text: str | None = None  # a note, or what the table waits for
+    tables: tuple[str, ...] = ()  # those of the run
+    ok: bool | None = None  # how the table's run ended
+
+
+Callback = Callable[[ProgressEvent], object]
+_METHODS: dict[type[Event], str] = {
+    StageBegan: "begin",
+    Advanced: "advance",
+    Underway: "underway",
+    StageEnded: "end",
+}
+
+
+def watching(progress: Callback | object | None) -> Emit:
+    """Passes a run's events on to the caller's progress, in its words."""
+
+    def emit(event: Event) -> None:
+        name, arguments, more = _call(event)
+        if not name:
+            return
+        if callable(progress):
+            progress(ProgressEvent(name, event.table, **more))
+        elif (method := getattr(progress, name, None)) is not None:
+            method(*arguments)
+
+    return emit
+
+
+def _call(event: Event) -> tuple[str, tuple[Any, ...], dict[str, Any]]:
+    """The method that stands for an event, its arguments, and the fields of a `ProgressEvent`; "": it is not passed on."""
+    match event:
+        case TablesChosen(_, names):
+            return "tables", (names,), {"tables": names}
+        case Noted(table, text, aloud=True):
+            return "note", (table, text), {"text": text}
+        case Waiting(table, on):
+            return "wait", (table, on), {"text": f"{on.kind} {on.who}".strip() if on else None}
+        case Ended(_, report):
+            return "finished", (report,), {"rows": report.rows_loaded, "ok": report.error is None}
+    given = {field.name: getattr(event, field.name) for field in fields(event)}
+    more = {name: value for name, value in given.items() if name not in ("table", "step")}
+    return _METHODS.get(type(event), ""), tuple(given.values()), more
 
 
 # ---------------------------------------------------------------- the report of one table's run

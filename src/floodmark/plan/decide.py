@@ -17,9 +17,8 @@ from floodmark.model.commit import LoadAs
 from floodmark.model.errors import ConfigError, DataError, TransientError
 from floodmark.model.notes import Note
 from floodmark.model.origin import UNKNOWN_SOURCE, SourceId
-from floodmark.model.plausible import implausible
 from floodmark.model.position import Position, Value
-from floodmark.model.run import Strategy, SyncOptions
+from floodmark.model.run import Strategy, SyncOptions, implausible
 from floodmark.model.table import Table
 from floodmark.model.text import counted
 from floodmark.model.times import cursor_value, temporal

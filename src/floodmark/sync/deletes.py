@@ -22,8 +22,8 @@ from floodmark.load.protocol import KEYS
 from floodmark.log.fold import State
 from floodmark.model.canonical import Scope, forms, printed
 from floodmark.model.errors import ConfigError, DataError
-from floodmark.model.plausible import implausible
 from floodmark.model.position import Key
+from floodmark.model.run import implausible
 from floodmark.model.table import Table
 from floodmark.model.times import parse_moment, temporal
 from floodmark.model.types import fields

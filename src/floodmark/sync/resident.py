@@ -27,7 +27,7 @@ from floodmark.model.errors import (
 from floodmark.model.events import Emit, RunEnded
 from floodmark.model.run import SyncOptions, SyncReport, new_run
 from floodmark.model.times import stamp
-from floodmark.spark.on_demand import WarmSpark
+from floodmark.spark.context import WarmSpark
 from floodmark.sync.run import Reported, sync
 
 logger = logging.getLogger("floodmark")

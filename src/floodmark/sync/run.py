@@ -25,8 +25,7 @@ from floodmark.model.run import SyncOptions, SyncReport, TableReport
 from floodmark.model.times import parse_moment
 from floodmark.plan.tables import said_new
 from floodmark.services import Services
-from floodmark.spark.context import Spark
-from floodmark.spark.on_demand import WarmSpark
+from floodmark.spark.context import Spark, WarmSpark
 from floodmark.status.live import LiveDocuments
 from floodmark.store.store import Store
 from floodmark.sync.table import refuse_table, repair_table, sync_table

@@ -27,7 +27,6 @@ from floodmark.source.one_moment import Proof, hold, moment_of, one_server, proo
 from floodmark.source.session import Session
 from floodmark.source.trust import server_of
 from floodmark.spark.context import Spark
-from floodmark.spark.jvm import is_local
 from floodmark.spark.meeting import Meeting, MeetingOver, Member
 
 logger = logging.getLogger("floodmark")
@@ -129,7 +128,7 @@ def _met(
     underway: Callable[[int], None],
 ) -> tuple[MeetingOutcome, list[Share], FloodmarkError | None]:
     """Holds the meeting: how it went, what the tasks read, and the error if one was lost."""
-    table, pieces, local = jobs[0].table, tuple(job.slice for job in jobs), is_local(spark.settings)
+    table, pieces, local = jobs[0].table, tuple(job.slice for job in jobs), spark.local
     patience = max(1.0, min(15.0, sum(piece.rows for piece in pieces) / RATE / 4))
     outcome, shares = MeetingOutcome(), list[Share]()
     lost: FloodmarkError | None = None

@@ -6,9 +6,8 @@ from dataclasses import replace
 import pytest
 
 from floodmark.model.errors import TransientError
-from floodmark.model.plausible import implausible
 from floodmark.model.position import Position
-from floodmark.model.run import SyncOptions
+from floodmark.model.run import SyncOptions, implausible
 from floodmark.model.table import Column, Table
 from floodmark.model.window import Intent, Slice
 from floodmark.plan.decide import Again, TablePlan, again, check_begun, passes
