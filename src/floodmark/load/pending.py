@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 
 from floodmark.load.descriptions import description, descriptions, loaded_as, shaped
 from floodmark.load.protocol import LoadRequest, Numbered, Warehouse
@@ -132,14 +133,8 @@ def created_after(commits: Iterable[Commit], moment: str) -> frozenset[int]:
 
 def first_rows(commits: Sequence[DataCommit], limit: int | None) -> tuple[DataCommit, ...]:
     """Whole commits in order, until `limit` rows are reached."""
-    taken: list[DataCommit] = []
-    rows = 0
-    for commit in commits:
-        if limit is not None and rows >= limit:
-            break
-        taken.append(commit)
-        rows += commit.rows
-    return tuple(taken)
+    before = accumulate((d.rows for d in commits), initial=0)
+    return tuple(d for d, rows in zip(commits, before, strict=False) if limit is None or rows < limit)
 
 
 def lost(state: State, data: Sequence[DataCommit], ledger: Ledger) -> tuple[LedgerRow, ...]:

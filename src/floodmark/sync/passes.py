@@ -223,16 +223,16 @@ def _snapshot(run: TableRun, plan: TablePlan, one: Pass) -> list[SliceResult]:
     for _ in range(SHARED):
         for piece in one.slices:
             run.account(events.SliceBegan(run.name, piece))
-        read = read_shared(run.services, made, _underway(run))
-        if read.results is not None or read.obstacle != "lost":
+        results, obstacle = read_shared(run.services, made, _underway(run))
+        if results is not None or obstacle != "lost":
             break
-    if read.obstacle is not None:
-        run.account.note(sentence(Note("one_connection", obstacle=read.obstacle)))
-    if read.results is None:
+    if obstacle is not None:
+        run.account.note(sentence(Note("one_connection", obstacle=obstacle)))
+    if results is None:
         return list(_slices(run, plan, replace(one, slices=whole(plan.window))))
-    for result in read.results:
+    for result in results:
         _note_slice(run, plan, result)
-    return list(read.results)
+    return list(results)
 
 
 def _underway(run: TableRun) -> Callable[[int], None]:
