@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, overload
 
 from floodmark.clean import command as s3clean
-from floodmark.clean.choose import Wanted
+from floodmark.clean.choose import Selection
 from floodmark.config import load as configuration
 from floodmark.config.load import Config
 from floodmark.config.values import duration
-from floodmark.log import system
+from floodmark.log import pipeline
 from floodmark.model.errors import ConfigError, FloodmarkError, exit_code
 from floodmark.model.events import to_all
 from floodmark.model.log_lines import LogLines
@@ -220,7 +220,7 @@ class Pipeline:
     ) -> Watermark | SystemWatermark:
         """One table's watermark, or the system watermark."""
         if table is None:
-            return system.system_get(self.config)
+            return pipeline.system_get(self.config)
         return show.watermark_get(self.config, table, show_files)
 
     def watermark_list(self, *tables: str) -> WatermarkList:
@@ -250,7 +250,7 @@ class Pipeline:
         if table is None:
             if id is not None:
                 raise ConfigError("id needs a table: the system watermark is a time")
-            return system.system_set(self.config, preset, timestamp)
+            return pipeline.system_set(self.config, preset, timestamp)
         if preset is not None:
             raise ConfigError(
                 "presets are only for the system watermark; for a table, pass a timestamp", table=table
@@ -278,7 +278,7 @@ class Pipeline:
     ) -> Watermark | SystemWatermark:
         """Puts a table back to the start, in one stage or both; without a table, sets the system watermark to a preset."""
         if table is None:
-            return system.system_set(self.config, preset)
+            return pipeline.system_set(self.config, preset)
         if preset is not None:
             raise ConfigError("presets are only for the system watermark", table=table)
         return set_reset.watermark_reset(
@@ -287,7 +287,7 @@ class Pipeline:
 
     def watermark_clear(self) -> SystemWatermark:
         """Removes the system watermark: tables without a position then start at `start`."""
-        return system.system_clear(self.config)
+        return pipeline.system_clear(self.config)
 
     def watermark_accept(self, table: str, *, force: bool = False) -> Watermark:
         """Continues with changes that `schema_changes: ask` asks about; if there are none, with a source that was replaced.
@@ -338,7 +338,7 @@ class Pipeline:
         self, *tables: str, older_than: str | None = None, pattern: str | None = None
     ) -> StagedFiles:
         """The staged files of all tables, or of the given ones: rows, bytes, commit, and whether they are loaded."""
-        return s3clean.s3clean_list(self.config, tables, Wanted(_seconds(older_than), pattern))
+        return s3clean.s3clean_list(self.config, tables, Selection(_seconds(older_than), pattern))
 
     def s3clean_clean(
         self,
@@ -355,7 +355,7 @@ class Pipeline:
         Doesn't ask for confirmation. `force` lets `include_pending` move a table without a key back.
         """
         _check(tables, all_tables)
-        wanted = Wanted(_seconds(older_than), pattern, include_pending)
+        wanted = Selection(_seconds(older_than), pattern, include_pending)
         return s3clean.s3clean_clean(
             self.config, tables, new_run(), wanted, all_tables=all_tables, dry_run=dry_run, force=force
         )
@@ -370,7 +370,7 @@ class Pipeline:
         """Removes files that no commit names and no run can commit any more. Doesn't ask for confirmation."""
         if not tables:
             raise ConfigError("name the tables")
-        wanted = Wanted(_seconds(older_than), pattern)
+        wanted = Selection(_seconds(older_than), pattern)
         return s3clean.s3clean_orphans(self.config, tables, new_run(), wanted, dry_run=dry_run)
 
 

@@ -6,9 +6,9 @@ from typing import Any
 
 from floodmark.config.load import StoreSpec
 from floodmark.log.claim import Claimed, claim
+from floodmark.log.copies import Publisher
 from floodmark.log.fold import State
 from floodmark.log.log import Log, draft
-from floodmark.log.publish import Watermark
 from floodmark.log.status import TableStatus, status_path
 from floodmark.model.commit import Batch, Claim, Open
 from floodmark.model.errors import ConfigError
@@ -118,7 +118,7 @@ def published(store: Store, name: str = NAME, count: int = 5) -> tuple[Log, Stat
     with taken.lease:
         first = draft(taken.state, Batch, RUN, window_id="w", slices=(0,), files=files(3, prefix="w"))
         state = batches(log, log.append(taken.state, first), count)
-        Watermark(store, name, RUN).publish(state, ledger(state))
+        Publisher(store, name, RUN).publish(state, ledger(state))
     return log, state
 
 

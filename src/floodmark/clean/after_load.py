@@ -11,13 +11,12 @@ from dataclasses import replace
 from datetime import datetime
 from itertools import pairwise, takewhile
 
-from floodmark.clean.choose import Facts, Removal, StoredObject, Wanted, choose
+from floodmark.clean.choose import Facts, Removal, Selection, StoredObject, choose
 from floodmark.clean.remove import listed, loaded_at, read
 from floodmark.load.pending import part_of
 from floodmark.load.protocol import Warehouse
-from floodmark.log.fold import DataCommit, State
+from floodmark.log.fold import DataCommit, State, within
 from floodmark.log.log import Log
-from floodmark.log.spans import within
 from floodmark.model.ledger import Ledger, Part
 from floodmark.model.plausible import implausible
 from floodmark.model.times import ago, parse_moment
@@ -95,7 +94,7 @@ def _chosen(log: Log, state: State, ledger: Ledger, keep: float | None, now: dat
     if keep is None or upto is None:
         return Removal()
     facts = _facts(log, state, ledger, -1, upto)
-    return choose(facts, Wanted(older_than=keep, since_load=True), now)
+    return choose(facts, Selection(older_than=keep, since_load=True), now)
 
 
 def _replaced(log: Log, state: State, ledger: Ledger, found: Sequence[DataCommit], now: datetime) -> Removal:
@@ -113,7 +112,7 @@ def _replaced(log: Log, state: State, ledger: Ledger, found: Sequence[DataCommit
     last = max((c.n for c, _ in facts.commits if any(f.first for f in c.files)), default=0)
     numbers = {d.n for d in found if d.n > last}
     only = frozenset(f.path for c, _ in facts.commits if c.n in numbers for f in c.files)
-    return choose(facts, Wanted(only=only), now)
+    return choose(facts, Selection(only=only), now)
 
 
 def _facts(log: Log, state: State, ledger: Ledger, after: int, upto: int) -> Facts:

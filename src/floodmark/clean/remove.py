@@ -11,10 +11,9 @@ from dataclasses import dataclass, field
 from floodmark.clean.choose import Facts, Removal, StoredObject
 from floodmark.load.pending import pending
 from floodmark.log.document import commit_path
-from floodmark.log.fold import Damaged, State, data_commit
+from floodmark.log.fold import Damaged, State, data_commit, within
 from floodmark.log.lease import holder
 from floodmark.log.log import Log
-from floodmark.log.spans import within
 from floodmark.model.commit import Commit, WithFiles
 from floodmark.model.errors import FloodmarkError
 from floodmark.model.events import Advanced, Emit, StageBegan, StageEnded, ignore
@@ -31,7 +30,7 @@ VERSIONS = (
 
 
 @dataclass
-class Outcome:
+class Cleaning:
     """One table's part of the result."""
 
     table: str
@@ -101,7 +100,7 @@ def listed(store: Store, name: str) -> dict[str, StoredObject]:
     return {o.path: StoredObject(o.bytes, stamp(o.modified)) for o in found}
 
 
-def remove(store: Store, outcome: Outcome, emit: Emit = ignore) -> None:
+def remove(store: Store, outcome: Cleaning, emit: Emit = ignore) -> None:
     """Deletes the files of an outcome; one that is already gone is not an error."""
     files = outcome.removal.files
     if not files:

@@ -27,7 +27,7 @@ from floodmark.model.events import Noted
 from floodmark.model.text import counted, size
 
 if TYPE_CHECKING:
-    from floodmark.clean.remove import Outcome
+    from floodmark.clean.remove import Cleaning
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -116,10 +116,10 @@ def list_(
       floodmark s3clean list --json
     """
     config = settings.load()
-    from floodmark.clean.choose import Wanted
+    from floodmark.clean.choose import Selection
     from floodmark.clean.command import s3clean_list
 
-    document = s3clean_list(config, tables, Wanted(older_than, pattern))
+    document = s3clean_list(config, tables, Selection(older_than, pattern))
     with settings.progress() as progress:
         for note in document.notes:
             progress(Noted("", note))
@@ -211,13 +211,13 @@ def _remove(
     all_tables: bool = False,
 ) -> int:
     config = settings.load()
-    from floodmark.clean.choose import Wanted
+    from floodmark.clean.choose import Selection
     from floodmark.clean.command import s3clean_clean, s3clean_orphans
 
     remove = s3clean_orphans
     if what != "orphans":
         remove = partial(s3clean_clean, all_tables=all_tables, force=force)
-    wanted = Wanted(older_than, pattern, include_pending)
+    wanted = Selection(older_than, pattern, include_pending)
     with settings.progress() as progress:
         document = remove(
             config, tables, settings.run, wanted, dry_run=dry_run, confirm=_ask(what, force), emit=progress
@@ -228,10 +228,10 @@ def _remove(
     return settings.result(document, lambda: output.removed_lines(document, _terminal()), document.exit_code)
 
 
-def _ask(what: str, force: bool) -> Callable[[Sequence[Outcome]], None]:
+def _ask(what: str, force: bool) -> Callable[[Sequence[Cleaning]], None]:
     """Asks for confirmation, with the amount to be removed; does not ask if there is nothing to remove."""
 
-    def ask(outcomes: Sequence[Outcome]) -> None:
+    def ask(outcomes: Sequence[Cleaning]) -> None:
         files = [f for o in outcomes for f in o.removal.files]
         found = [o for o in outcomes if not o.removal.empty]
         if not found and not force and not terminal():

@@ -60,7 +60,7 @@ def get(settings: Settings, table: str | None, show_files: bool) -> int:
         if show_files:
             raise click.UsageError("--show-files needs -t")
         config = settings.load()
-        from floodmark.log.system import system_get
+        from floodmark.log.pipeline import system_get
 
         found = system_get(config)
         return settings.result(found, lambda: output.system_lines(found, config.options("").start))
@@ -287,7 +287,7 @@ def clear(settings: Settings, force: bool) -> int:
       floodmark watermark clear --force
     """
     config = settings.load()
-    from floodmark.log.system import system_clear
+    from floodmark.log.pipeline import system_clear
 
     document = system_clear(config, lambda before: confirm(f"Remove the system watermark ({before})?", force))
     return settings.result(document, lambda: output.cleared_lines(document, config.options("").start))
@@ -298,7 +298,7 @@ def _system(settings: Settings, preset: str | None, timestamp: str | None, force
         raise click.UsageError(f"give -t TABLE, or a preset for the system watermark: {PRESETS}")
     if preset is not None and timestamp is not None:
         raise click.UsageError("give a preset or --timestamp, not both")
-    from floodmark.log.system import moment, system_set
+    from floodmark.log.pipeline import moment, system_set
 
     chosen = moment(preset, timestamp)
     config = settings.load()

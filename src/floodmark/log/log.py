@@ -17,14 +17,12 @@ from uuid import uuid4
 
 from floodmark.host.retry import Retries
 from floodmark.host.temp import scratched
-from floodmark.log import published_copies as copies
-from floodmark.log.copies_to import PIPELINE, check_owner, maybe_lost, unanswered
-from floodmark.log.document import Copy, commit_numbers, commit_path
-from floodmark.log.fold import Damaged, DataCommit, NothingLeft, State, data_commit, fold
+from floodmark.log import copies
+from floodmark.log.copies import PIPELINE, check_owner, maybe_lost, unanswered
+from floodmark.log.document import Copy, accounts_for_older, commit_numbers, commit_path
+from floodmark.log.fold import Damaged, DataCommit, NothingLeft, State, data_commit, fold, within
 from floodmark.log.lease import lease_path
-from floodmark.log.load_status import accounts_for_older
-from floodmark.log.recovery.recover import put_back, recover
-from floodmark.log.spans import within
+from floodmark.log.recovery import put_back, recover
 from floodmark.model.commit import Claim, Commit, Open, files_of, read_commit
 from floodmark.model.errors import ConfigError, ConflictError, FloodmarkError, TransientError
 from floodmark.model.json import digest, dump

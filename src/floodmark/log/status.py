@@ -12,20 +12,166 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from typing import Annotated, Any, Literal, Self, TypeVar
 
-from pydantic import Field
+from pydantic import AliasChoices, Field
 
-from floodmark.log.document import Failure, log
-from floodmark.log.outcomes import Scrub, TableOutcome, run_at
-from floodmark.model.column_changes import ColumnChange
-from floodmark.model.errors import FloodmarkError
+from floodmark.log.document import StageFailure, log
+from floodmark.model.errors import FloodmarkError, exit_code
 from floodmark.model.json import Seconds, dump, load
+from floodmark.model.lineage import ColumnChange
 from floodmark.model.position import Value
 from floodmark.model.run import Counts, Lag, TableReport
 from floodmark.model.secrets import masked
 from floodmark.model.times import stamp
 from floodmark.store.store import Store, encode
+
+Scrub = Callable[[str], str]
+MOST_TEXT = 2000  # characters of a message
+MOST_NOTES = 50
+NO_LAG = Lag()
+
+
+@dataclass(frozen=True)
+class ErrorText:
+    """Why something failed, and what to do."""
+
+    message: str
+    code: int = 1
+    hint: str | None = None
+
+
+@dataclass(frozen=True)
+class FindingText:
+    """A finding of a run, as far as it is shown."""
+
+    kind: str
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class TableOutcome(Counts):
+    """One table's part of one run. There are many: a week of runs has them for every table."""
+
+    table: str = ""
+    run: str = ""
+    at: str = ""  # when the run began; as the last work in a status, when it ended
+    exit_code: int | None = 0  # None: it was killed
+    seconds: Seconds = 0.0
+    # Version 0.1.0 wrote the last work of a table with other names.
+    files_written: Annotated[int, Field(validation_alias=AliasChoices("files_written", "files"))] = field(
+        default=0, kw_only=True
+    )
+    bytes_written: Annotated[int, Field(validation_alias=AliasChoices("bytes_written", "bytes"))] = field(
+        default=0, kw_only=True
+    )
+    stage_seconds: Annotated[
+        dict[str, Seconds], Field(validation_alias=AliasChoices("stage_seconds", "stages"))
+    ] = field(default_factory=dict)
+    lag_before: Lag | None = None
+    lag_after: Lag | None = None
+    strategy: str | None = None
+    error: ErrorText | None = None
+    notes: tuple[str, ...] = ()
+    findings: tuple[FindingText, ...] = ()
+
+    @classmethod
+    def of(cls, report: TableReport, run: str, at: str) -> TableOutcome:
+        """A run's numbers, without its texts."""
+        stages = {stage: round(seconds, 3) for stage, seconds in report.stage_seconds.items()}
+        return cls(report.table, run, at, report.exit_code, round(report.seconds, 3), stages).plus(report)
+
+    @property
+    def ok(self) -> bool:
+        return self.exit_code == 0
+
+    @property
+    def lag(self) -> Lag:
+        """How far the table was behind when the run ended, or else when it began."""
+        return self.lag_after or self.lag_before or NO_LAG
+
+    @property
+    def behind(self) -> float | None:
+        """The largest lag of the table that the run knows of, in seconds or ids."""
+        before = self.lag_before or NO_LAG
+        values = (before.seconds, before.ids, self.lag.seconds, self.lag.ids)
+        return next((value for value in values if value is not None), None)
+
+    @property
+    def idle(self) -> bool:
+        return self.ok and not (
+            self.rows_extracted or self.rows_reread or self.rows_loaded or self.rows_deleted
+        )
+
+    def masked(self, scrub: Scrub) -> TableOutcome:
+        """The same without secrets, and with the first notes and findings only."""
+        if not (self.error or self.notes or self.findings):
+            return self
+        return replace(
+            self,
+            error=masked(self.error, scrub, MOST_TEXT),
+            notes=masked(self.notes[:MOST_NOTES], scrub, MOST_TEXT),
+            findings=masked(self.findings[:MOST_NOTES], scrub, MOST_TEXT),
+        )
+
+
+@dataclass(frozen=True)
+class RunOutcome:
+    """One run, from its report; a killed run, from what it left behind."""
+
+    run: str
+    ok: bool = False
+    seconds: Seconds = 0.0
+    tables: tuple[TableOutcome, ...] = ()
+    error: ErrorText | None = None  # why the run failed as a whole
+
+    def __post_init__(self) -> None:
+        at = self.at
+        for one in self.tables:  # a report, from which they were just made, names the run once
+            object.__setattr__(one, "run", self.run)
+            object.__setattr__(one, "at", at)
+
+    @property
+    def at(self) -> str:
+        """When it began."""
+        return run_at(self.run)
+
+    @property
+    def exit_code(self) -> int | None:
+        """None: it was killed."""
+        if self.error is not None:
+            return self.error.code
+        codes = [table.exit_code for table in self.tables]
+        return None if None in codes else exit_code([code or 0 for code in codes])
+
+    @property
+    def why(self) -> str | None:
+        """Why it failed: as a whole, or the first table that failed as the run did."""
+        if self.error is not None or self.ok:
+            return self.error.message if self.error else None
+        code = self.exit_code
+        return next((t.error.message for t in self.tables if t.error and t.exit_code == code), None)
+
+
+def parse_run(data: bytes | None, scrub: Scrub) -> RunOutcome | None:
+    """The run's report in these bytes, without secrets; None if they hold anything else."""
+    try:
+        found = load(RunOutcome, data or b"")
+    except ValueError:
+        return None
+    tables = tuple(one.masked(scrub) for one in found.tables)
+    return replace(found, tables=tables, error=masked(found.error, scrub, MOST_TEXT))
+
+
+def run_at(run: str) -> str:
+    """When a run began, from its name, `20250819_153000_ab12`; empty when that is not one."""
+    try:
+        begun = datetime.strptime(run[:15], "%Y%m%d_%H%M%S").replace(tzinfo=UTC)
+    except ValueError:
+        return ""
+    return begun.strftime("%Y-%m-%dT%H:%M:%SZ")
+
 
 T = TypeVar("T")
 
@@ -263,7 +409,7 @@ class TableStatus:
     table_name: str
     run: str = ""  # the last one
     last_check_time: str | None = None  # when a sync last looked at the source, changes or not; None: never
-    failure: Failure | None = None  # of a table without a log; else the published copies have it
+    failure: StageFailure | None = None  # of a table without a log; else the published copies have it
     at: str | None = None  # when the last run ended; None: written by an earlier version
     exit_code: int | None = None
     error: str | None = None  # why it failed
@@ -288,7 +434,7 @@ class TableStatus:
         now: str,
         *,
         looked: str | None = None,
-        failure: Failure | None = None,
+        failure: StageFailure | None = None,
         killed: Killed | None = None,
     ) -> tuple[TableStatus, tuple[Day, ...]]:
         """The status after a run, and the days to add to their months.
@@ -375,7 +521,7 @@ def write_run(
     run: str,
     *,
     looked: str | None = None,
-    failure: Failure | None = None,
+    failure: StageFailure | None = None,
     killed: Killed | None = None,
     old: float = 0.0,
 ) -> None:

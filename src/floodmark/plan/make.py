@@ -10,7 +10,7 @@ from secrets import token_hex
 from floodmark.config.load import TableOptions
 from floodmark.log.fold import State
 from floodmark.log.log import Log
-from floodmark.log.system import Start
+from floodmark.log.pipeline import Start
 from floodmark.model import log_lines
 from floodmark.model.errors import ConfigError
 from floodmark.model.notes import Note

@@ -24,7 +24,7 @@ import pyarrow.parquet as pq
 from floodmark.config.load import TableOptions
 from floodmark.host.temp import scratched
 from floodmark.log.fold import State
-from floodmark.log.system import Start
+from floodmark.log.pipeline import Start
 from floodmark.model.errors import DataError
 from floodmark.model.position import Position
 from floodmark.model.table import Table

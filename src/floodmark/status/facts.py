@@ -16,10 +16,9 @@ from functools import partial
 from typing import Generic, TypeVar
 from urllib.parse import unquote
 
+from floodmark.log.copies import glance
 from floodmark.log.lease import LeaseNote, lives
-from floodmark.log.outcomes import RunOutcome, Scrub, parse_run
-from floodmark.log.publish import glance
-from floodmark.log.recovery.recover import RECORDS, Recovery
+from floodmark.log.recovery import RECORDS, Recovery
 from floodmark.log.status import (
     DAYS,
     LIVE,
@@ -29,11 +28,14 @@ from floodmark.log.status import (
     LastVerify,
     Live,
     Month,
+    RunOutcome,
+    Scrub,
     TableStatus,
     earlier_kinds,
     joined,
     merged,
     parse,
+    parse_run,
 )
 from floodmark.model.secrets import masked
 from floodmark.model.times import compact

@@ -11,10 +11,9 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
 
-from floodmark.log.activity import activity
-from floodmark.log.document import Failure
+from floodmark.log.document import StageFailure
 from floodmark.log.held import HeldTable
-from floodmark.log.lease import holder
+from floodmark.log.lease import activity, holder
 from floodmark.log.status import read_status
 from floodmark.model.errors import ConflictError, FloodmarkError
 from floodmark.model.results import Watermark
@@ -33,7 +32,7 @@ class Told:
     """What is shown of a failed run, and whether it was ours to report."""
 
     shown: Watermark | None
-    failure: Failure | None = None  # goes into the status only, because there is no log
+    failure: StageFailure | None = None  # goes into the status only, because there is no log
     ours: bool = True
 
 
@@ -76,7 +75,7 @@ def failed(
             held.watermark.drop_due()
             shown = held.watermark.current(held.state, _ledger_rows(loader))
             return Told(_with_activity(held, shown, looked), ours=False)
-        failure = Failure("load" if loader.failed else "extract", error.message, stamp())
+        failure = StageFailure("load" if loader.failed else "extract", error.message, stamp())
         if held.state.n < 0:  # no log yet, so there is no copy of it to publish
             unlogged = failure
             shown = held.watermark.current(held.state, _ledger_rows(loader), failure)
@@ -100,7 +99,7 @@ def _may_speak(held: HeldTable, loader: Loader) -> bool:
     return free
 
 
-def _same(known: Failure, now: Failure) -> bool:
+def _same(known: StageFailure, now: StageFailure) -> bool:
     """Whether the failure was published recently: a resident sync must not leave a copy per failed cycle."""
     if replace(known, at=now.at) != now:
         return False

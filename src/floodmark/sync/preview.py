@@ -13,8 +13,7 @@ from floodmark.config.load import Config, WarehouseSpec
 from floodmark.load.preview import LoadPreview, look_briefly
 from floodmark.log.fold import State, restarted_by
 from floodmark.log.log import Log
-from floodmark.log.pipeline import StorePipeline
-from floodmark.log.system import Start, Starts
+from floodmark.log.pipeline import Start, Starts, StorePipeline
 from floodmark.model import results
 from floodmark.model.errors import ConfigError, FloodmarkError, Interrupted, exit_code
 from floodmark.model.note_words import sentence

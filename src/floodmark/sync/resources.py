@@ -9,8 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from typing import TypeVar
 
-from floodmark.log.pipeline import StorePipeline
-from floodmark.log.system import Starts
+from floodmark.log.pipeline import Starts, StorePipeline
 from floodmark.model.errors import FloodmarkError, Interrupted
 from floodmark.model.run import SyncOptions, SyncReport, TableReport
 from floodmark.model.table import Table

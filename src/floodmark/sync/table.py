@@ -14,17 +14,16 @@ from datetime import UTC, datetime
 from functools import partial
 
 from floodmark.clean.after_load import due_files, superseded
-from floodmark.clean.remove import Outcome, remove
+from floodmark.clean.remove import Cleaning, remove
 from floodmark.config.load import TableOptions
 from floodmark.load.pending import ledger_for
 from floodmark.log.claim import Changed, Claimed, decide_and_claim, refuse_if_held
-from floodmark.log.document import Failure
+from floodmark.log.document import StageFailure
 from floodmark.log.fold import State, restarted_by
 from floodmark.log.held import HeldTable
 from floodmark.log.status import write_run, write_verify
 from floodmark.model import events
 from floodmark.model.account import Account
-from floodmark.model.column_changes import column_changes
 from floodmark.model.commit import Batch, Clean, LoadAs, Restore, WithFiles
 from floodmark.model.errors import (
     ConflictError,
@@ -33,7 +32,7 @@ from floodmark.model.errors import (
     VerificationError,
     bug,
 )
-from floodmark.model.lineage import Known, suspects
+from floodmark.model.lineage import Known, column_changes, suspects
 from floodmark.model.note_words import sentence
 from floodmark.model.policies import changed_values
 from floodmark.model.position import Key
@@ -99,7 +98,7 @@ class TableRun:
         self._looked: str | None = None  # when the source was last checked for rows to read
         self._described_before: Table | None = None  # the table as the last run knew it
         self._ours = False  # whether it is up to us to report how the run ended
-        self._unlogged: Failure | None = None  # a failure of a table that has no log yet
+        self._unlogged: StageFailure | None = None  # a failure of a table that has no log yet
         self.ended = False
 
     @property
@@ -456,7 +455,7 @@ class TableRun:
         removal, self._loader.ledger = due_files(warehouse, held.log, held.state, ledger, keep, now)
         if removal.empty:
             return
-        gone, lost = Outcome(self._name, removal), None
+        gone, lost = Cleaning(self._name, removal), None
         replaced = bool(superseded(held.state, ledger))
         self._extraction.append(held.draft(Clean, clean=removal.clean))
         try:

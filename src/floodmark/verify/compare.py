@@ -18,8 +18,8 @@ from floodmark.load.pending import ledger_for, pending
 from floodmark.log.fold import State
 from floodmark.log.lease import holder
 from floodmark.log.log import Log
+from floodmark.log.pipeline import Starts
 from floodmark.log.stretches import stretches
-from floodmark.log.system import Starts
 from floodmark.model.canonical import Printed, Scope, forms
 from floodmark.model.commit import Batch
 from floodmark.model.errors import ConfigError, ConflictError, DataError

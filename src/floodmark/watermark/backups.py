@@ -9,11 +9,11 @@ from typing import Any
 
 from floodmark.clean.copies import Keep, Old, choose, delete
 from floodmark.config.load import Config
-from floodmark.log import published_copies as copies
-from floodmark.log.copies_to import daily_paths
+from floodmark.log import copies
+from floodmark.log.copies import daily_paths
 from floodmark.log.document import Copy, Flaw, commit_numbers
 from floodmark.log.log import Log
-from floodmark.log.recovery.recover import recoveries
+from floodmark.log.recovery import recoveries
 from floodmark.model.errors import FloodmarkError
 from floodmark.model.results import BackupCopy, BackupPlace, Backups, CleanupResult
 from floodmark.plan.tables import full_name, must_exist

@@ -11,12 +11,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from floodmark.config.load import Config
-from floodmark.log import pipeline
-from floodmark.log import published_copies as copies
+from floodmark.log import copies, pipeline
 from floodmark.log.document import Copy, commit_path, primary_path
 from floodmark.log.fold import State
 from floodmark.log.log import Log, tables
-from floodmark.log.recovery.recover import RECORDS, recoveries
+from floodmark.log.recovery import RECORDS, recoveries
 from floodmark.model.errors import FloodmarkError, VerificationError, exit_code
 from floodmark.model.results import Drill, DrilledTable, DrillResult, Failure
 from floodmark.model.text import counted

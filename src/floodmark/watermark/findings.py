@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from floodmark.log.fold import Damaged, State, fold
-from floodmark.log.spans import merged, within
+from floodmark.log.fold import Damaged, State, fold, merged, within
 from floodmark.model.commit import Batch, Claim, Clean, Commit, DataFile, WithFiles, files_of
 from floodmark.model.ledger import Ledger
 from floodmark.model.position import Position

@@ -13,14 +13,13 @@ from floodmark.clean.remove import documents
 from floodmark.config.load import Config
 from floodmark.load.open import open_warehouse
 from floodmark.load.protocol import Warehouse
-from floodmark.log import published_copies as copies
+from floodmark.log import copies
 from floodmark.log.claim import Changed, claim, decide_and_claim
-from floodmark.log.document import Copy, Flaw
+from floodmark.log.copies import Publisher
+from floodmark.log.document import Copy, Flaw, condense
 from floodmark.log.fold import Damaged, State
 from floodmark.log.lease import holder
-from floodmark.log.load_status import condense
 from floodmark.log.log import Log, tables
-from floodmark.log.publish import Watermark
 from floodmark.model.commit import files_of
 from floodmark.model.errors import DataError
 from floodmark.model.ledger import Ledger
@@ -191,7 +190,7 @@ def _claimed_and_published(log: Log, state: State, warehouse: Warehouse, run: st
             rows = warehouse.ledger(state.log, target).rows if target else ()
             with suppress(Damaged):  # unless parts of it are lost for good, the fold of the whole log
                 state = log.fold_on(State(log.table_name))
-            Watermark(log.store, log.table_name, run).publish(state, rows)
+            Publisher(log.store, log.table_name, run).publish(state, rows)
         finish(log.store.places, REPAIR_SECONDS)
         return state
 

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from functools import partial
 
 from floodmark.config.load import Config
-from floodmark.log.outcomes import Scrub, TableOutcome
+from floodmark.log.status import Scrub, TableOutcome
 from floodmark.model.errors import FloodmarkError
 from floodmark.model.times import compact
 from floodmark.status.facts import RUNS_BACK, StoreFacts

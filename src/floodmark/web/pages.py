@@ -15,8 +15,7 @@ from markupsafe import Markup
 
 from floodmark import __version__
 from floodmark.config.load import Config
-from floodmark.log.outcomes import RunOutcome, TableOutcome
-from floodmark.log.status import Day, DoctorResult
+from floodmark.log.status import Day, DoctorResult, RunOutcome, TableOutcome
 from floodmark.model.note_words import clause
 from floodmark.model.notes import Note
 from floodmark.model.text import data_time

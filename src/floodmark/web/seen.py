@@ -9,8 +9,16 @@ from itertools import islice
 from typing import Any
 
 from floodmark.log.lease import LEASE_SECONDS
-from floodmark.log.outcomes import ErrorText, RunOutcome, TableOutcome, run_at
-from floodmark.log.status import Day, Killed, LastVerify, TableStatus
+from floodmark.log.status import (
+    Day,
+    ErrorText,
+    Killed,
+    LastVerify,
+    RunOutcome,
+    TableOutcome,
+    TableStatus,
+    run_at,
+)
 from floodmark.status.facts import Past
 from floodmark.status.health import (
     DEFAULT_LIMIT,

@@ -19,8 +19,8 @@ from floodmark.load.duckdb.file import DatabaseFile
 from floodmark.load.pending import Loaded, ledger_for, load_pending, pending
 from floodmark.load.protocol import LEDGER, Warehouse
 from floodmark.load.redshift.socket import SocketSession
+from floodmark.log.document import condense
 from floodmark.log.fold import State
-from floodmark.log.load_status import condense
 from floodmark.log.log import Log, draft
 from floodmark.model.commit import Batch, Claim, Clean, Commit, DataFile, Open, Reset
 from floodmark.model.errors import ConfigError, DataError

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from floodmark.config.load import StoreSpec
-from floodmark.log.document import Failure
+from floodmark.log.document import StageFailure
 from floodmark.log.status import (
     Day,
     LastVerify,
@@ -27,9 +27,9 @@ from floodmark.log.status import (
     write_run,
     write_verify,
 )
-from floodmark.model.column_changes import ColumnChange, column_changes
 from floodmark.model.errors import TransientError, VerificationError
 from floodmark.model.json import dump
+from floodmark.model.lineage import ColumnChange, column_changes
 from floodmark.model.results import Watermark
 from floodmark.model.run import Lag, TableReport
 from floodmark.store.store import Store
@@ -230,11 +230,11 @@ def test_the_last_change_of_columns_is_kept() -> None:
 
 def test_a_status_survives_its_way_through_the_store(store: Counting) -> None:
     report = busy(5, lag_after=Lag(ids=3), stage_seconds={"extract": 1.0, "load": 0.5})
-    write_run(store, report, RUN, looked=NOW, failure=Failure("extract", "away", NOW))
+    write_run(store, report, RUN, looked=NOW, failure=StageFailure("extract", "away", NOW))
     status = read_status(store, "s.t")
     assert status is not None and status.at is not None and read_status(store, "s.other") is None
     again, _ = TableStatus("s.t").after_run(
-        report, RUN, status.at, looked=NOW, failure=Failure("extract", "away", NOW)
+        report, RUN, status.at, looked=NOW, failure=StageFailure("extract", "away", NOW)
     )
     assert status == again and status.work is not None and status.work.stage_seconds["load"] == 0.5
     store.read_only = True

@@ -10,9 +10,9 @@ import pytest
 from floodmark.cli.main import main
 from floodmark.config.load import Config, load
 from floodmark.log.claim import Claimed, claim
+from floodmark.log.copies import Publisher
 from floodmark.log.fold import State
 from floodmark.log.log import Log, draft
-from floodmark.log.publish import Watermark
 from floodmark.model.commit import Batch, Reset
 from floodmark.model.errors import ConfigError
 from floodmark.model.ledger import Ledger, LedgerRow
@@ -49,7 +49,7 @@ def read(store: Store, name: str) -> None:
     assert isinstance(taken, Claimed)
     with taken.lease:
         state = log.append(taken.state, draft(taken.state, Batch, RUN, window_id="w", slices=(0,)))
-        Watermark(store, name, RUN).publish(state, ())
+        Publisher(store, name, RUN).publish(state, ())
 
 
 def stored(config: Config) -> StoredTables:

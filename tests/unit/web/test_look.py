@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from floodmark.log.document import primary_path
-from floodmark.log.outcomes import ErrorText
+from floodmark.log.status import ErrorText
 from floodmark.model.errors import TransientError
 from floodmark.store.store import Object, Store
 from floodmark.web.look import Looks

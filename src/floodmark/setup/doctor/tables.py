@@ -13,8 +13,7 @@ from floodmark.load.open import open_warehouse
 from floodmark.load.preview import LoadPreview, look
 from floodmark.log.fold import State
 from floodmark.log.log import Log
-from floodmark.log.pipeline import StorePipeline
-from floodmark.log.system import Starts
+from floodmark.log.pipeline import Starts, StorePipeline
 from floodmark.model.errors import ConfigError, DataError, FloodmarkError
 from floodmark.model.note_words import clause
 from floodmark.model.notes import Kind, Note, Obstacle

@@ -2,33 +2,33 @@
 
 The log is the truth; a copy only says how far the log had come, and carries its newest commits byte for byte.
 So a copy never overrules a sound log, newer commits are folded on top of it, and a commit is put back into
-the log only if the log's digests prove it. Every recovery is recorded in the store and needs no action from
-the user.
+the log only if the log's digests prove it, or rebuilt from its files' footers if they agree to the last row.
+Every recovery is recorded in the store and needs no action from the user.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import cache, partial
 from itertools import chain, islice
 from secrets import token_hex
 from typing import TYPE_CHECKING
+from uuid import uuid4
 
-from floodmark.log import published_copies as copies
-from floodmark.log.copies_to import commits_elsewhere, maybe_lost
+from floodmark.log import copies
+from floodmark.log.copies import chained, commits_elsewhere, maybe_lost, newest, render
 from floodmark.log.document import Copy, Flaw, commit_path, document, observe, primary_path
 from floodmark.log.document import log as logger
-from floodmark.log.fold import Damaged, NothingLeft, State, fold
+from floodmark.log.fold import Damaged, DataCommit, NothingLeft, State, fold
 from floodmark.log.lease import holder, lease_path
-from floodmark.log.publish import chained, newest, render
-from floodmark.log.recovery.rebuild import rebuilt
-from floodmark.model.commit import Commit, read_commit
+from floodmark.model.commit import Batch, Commit, DataFile, Deletes, by_key, read_commit
 from floodmark.model.errors import DataError, FloodmarkError, TransientError
 from floodmark.model.json import digest, dump, load
+from floodmark.model.parquet import Footer, data_file, read_footer
 from floodmark.model.results import RecoveryRow
 from floodmark.model.run import Finding
 from floodmark.model.times import stamp
@@ -434,3 +434,63 @@ def recoveries(store: Store, table_name: str, last: int = 20) -> list[RecoveryRo
         except ValueError:
             continue
     return sorted(found, key=lambda r: r.at, reverse=True)
+
+
+def rebuilt(
+    store: Store, checkpoints: Sequence[State], n: int, later: Commit | None, before: str | None
+) -> Commit | None:
+    """Commit number `n`, or None if it is not a data commit or its files don't prove it.
+
+    `later` is the commit after it, `before` the digest of the one before.
+    """
+    for state in checkpoints:
+        data = next((d for d in state.data.commits if d.n == n), None)
+        paths = [f.path for f in state.data.recent_files if f.n == n]
+        if (
+            data is None
+            or not paths
+            or len(paths) != data.files
+            or (later is not None and later.prev != data.digest)
+        ):
+            continue
+        commit = _from_files(store, state, data, paths, before or "")
+        if commit is not None:
+            return commit
+    return None
+
+
+def _from_files(
+    store: Store, state: State, data: DataCommit, paths: Sequence[str], before: str
+) -> Commit | None:
+    files: list[DataFile] = []
+    footers: list[Footer] = []
+    for path in paths:
+        content = store.get(path, most=data.bytes)
+        found = read_footer(content) if content is not None else None
+        if content is None or found is None:
+            return None
+        files.append(data_file(path, content, *found, created_at=data.at))
+        footers.append(found[0])
+    if not _proven(state, data, files, footers):
+        return None
+    window = footers[0].window if footers[0].kind in ("window", "snapshot") else None
+    slices = tuple(sorted({f.slice for f in files})) if window else ()
+    kind: Callable[..., Commit] = partial(Batch, window_id=window, slices=slices)
+    if by_key(data.load_as):
+        kind = partial(Deletes, purpose="where" if footers[0].kind == "where" else None)
+    return kind(
+        n=data.n, id=uuid4().hex, log=state.log, table_name=state.table_name, run=footers[0].run, at=data.at, prev=before,
+        schema=data.schema, files=tuple(files), load_as=data.load_as, note="rebuilt from its files", stands_for=data.digest,
+    )  # fmt: skip
+
+
+def _proven(state: State, data: DataCommit, files: Sequence[DataFile], footers: Sequence[Footer]) -> bool:
+    """Whether these are the commit's files: same rows, bytes, table, log, schema, one attempt per slice."""
+    attempts = {(f.claim, f.kind, f.slice, f.attempt) for f in footers}
+    return (
+        sum(f.rows for f in files) == data.rows
+        and sum(f.bytes for f in files) == data.bytes
+        and {(f.table, f.log, f.schema) for f in footers} <= {(state.table_name, state.log, data.schema)}
+        and len({(f.claim, f.kind, f.slice) for f in footers}) == len(attempts)
+        and len({(f.run, f.window) for f in footers}) <= 1
+    )
