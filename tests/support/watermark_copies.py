@@ -56,17 +56,17 @@ class Counting(Store):
         self.lists.append(prefix)
         return super().list(prefix, start_after)
 
-    def folders_of(self, *prefixes: str, old: float = 0.0) -> tuple[tuple[str, ...], ...]:
+    def folders_of(self, *prefixes: str) -> tuple[tuple[str, ...], ...]:
         self.listed_folders.append(prefixes)
-        return super().folders_of(*prefixes, old=old)
+        return super().folders_of(*prefixes)
 
     def get(self, path: str, most: int | None = None) -> bytes | None:
         self.reads.append(path)
         return super().get(path, most)
 
-    def tagged(self, path: str, old: float = 0.0) -> tuple[bytes | None, str | None]:
+    def tagged(self, path: str) -> tuple[bytes | None, str | None]:
         self.reads.append(path)
-        return super().tagged(path, old)
+        return super().tagged(path)
 
     def swap(self, path: str, data: bytes, tag: str | None) -> bool:
         if self.read_only:

@@ -457,18 +457,16 @@ def stored(store: Store, table_name: str, place: PlaceKind, paths: Sequence[str]
                 yield Stored(place, path, data, examine(data, table_name))
 
 
-def primary(store: Store, table_name: str, old: float = 0.0) -> Stored:
-    """The primary copy, present or missing; that it is missing may be `old` seconds old."""
+def primary(store: Store, table_name: str) -> Stored:
+    """The primary copy, present or missing."""
     path = primary_path(table_name)
-    data = store.get_recent(path, old)
+    data = store.get(path)
     return Stored("primary", path, data, examine(data, table_name))
 
 
-def backups(
-    store: Store, table_name: str, sessions: Sequence[str] | None = None, old: float = 0.0
-) -> Iterator[Stored]:
+def backups(store: Store, table_name: str, sessions: Sequence[str] | None = None) -> Iterator[Stored]:
     """All copies but the primary, in order of trust, from all sessions or from these; fetched lazily."""
-    yield from stored(store, table_name, "daily", daily_paths(store, table_name, old))
+    yield from stored(store, table_name, "daily", daily_paths(store, table_name))
     found = stored(store, table_name, "session", session_paths(store, table_name, sessions))
     for _, same in groupby(found, key=lambda item: _run(item.path)[:_SECOND]):
         yield from sorted(same, key=_reached, reverse=True)  # names within a second are random
@@ -640,11 +638,9 @@ def _put_aside(place: Store, name: str, log: str) -> None:
             place.delete([path])
 
 
-def daily_paths(store: Store, name: str, old: float = 0.0) -> list[str]:
-    """The table's daily copies in a store or place, newest first; that there are none may be `old` seconds old."""
+def daily_paths(store: Store, name: str) -> list[str]:
+    """The table's daily copies in a store or place, newest first."""
     stem = daily_path(name, "").removesuffix(".json")
-    if store.lacked(stem, old):
-        return []
     paths = [o.path for o in store.list(stem, start_after=stem)]  # the folder holds the copies of all tables
     # The prefix `s.t_` also matches the copies of a table `s.t_2`.
     return [p for p in reversed(paths) if re.fullmatch(r"\d{8}\.json", p.removeprefix(stem))]

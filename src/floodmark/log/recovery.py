@@ -70,22 +70,17 @@ def records(table_name: str) -> str:
     return f"{RECORDS}{encode(table_name)}/"
 
 
-def recover(log: Log, primary: copies.Stored, old: float = 0.0) -> State:
-    """The table's state when the primary copy can't be used as it is; repairs the damage.
-
-    A table without a log may be one as of `old` seconds ago: the store's folders were listed then.
-    """
+def recover(log: Log, primary: copies.Stored) -> State:
+    """The table's state when the primary copy can't be used as it is; repairs the damage."""
     began = time.monotonic()
     wrong: list[str] = []
     done: list[str] = []
     try:
-        state, source = _state(log, primary, old, wrong, done)
+        state, source = _state(log, primary, wrong, done)
     except DataError as error:
         failed = (*wrong, error.message)
         _record(log, Recovery(log.table_name, stamp(), False, "", None, None, _since(began), failed))
         raise
-    if old and state.n >= 0:  # not a new table: the primary copy may be there by now
-        return log.read()
     if state.n < 0 or (source is None and primary.data is None and _begun(log, state)):
         return state
     copy = source.found if source and isinstance(source.found, Copy) else None
@@ -106,15 +101,15 @@ def _since(began: float) -> float:
 
 
 def _state(
-    log: Log, primary: copies.Stored, old: float, wrong: list[str], done: list[str]
+    log: Log, primary: copies.Stored, wrong: list[str], done: list[str]
 ) -> tuple[State, copies.Stored | None]:
     """The state, and the copy it was folded from; None: from the log alone."""
     broken: Damaged | None = None
     reached = -1  # the highest commit in copies that the log no longer supports
     useless = False  # whether there are copies that can't be used
     unknown: Flaw | None = None  # a further place that could not be read
-    signs = cache(partial(_signs, log, old))
-    for item in _candidates(log, primary, signs, old):
+    signs = cache(partial(_signs, log))
+    for item in _candidates(log, primary, signs):
         if isinstance(item.found, Flaw):
             wrong.append(f"{item.path}: {item.found}")
             useless = useless or item.found.kind not in ("missing", "unknown")
@@ -140,7 +135,7 @@ def _state(
         if broken is not None:  # a sound copy knows commits that the log lacks, so the log is incomplete
             raise broken
         # A log opened by another run after this check does no harm: only one run can create commit 0.
-        if signs().commits or _left_alone(log, signs().files, useless, old):
+        if signs().commits or _left_alone(log, signs().files, useless):
             state = log.fold_on(state)
     except DataError as error:
         if unknown is None:
@@ -165,24 +160,22 @@ class _Signs:
         return self.commits or self.files > 0
 
 
-def _signs(log: Log, old: float = 0.0) -> _Signs:
+def _signs(log: Log) -> _Signs:
     store, name = log.store, encode(log.table_name)
     # Folders, because new tables share the lists. In this order: a log opened meanwhile has commits before it has files.
     asked = ("commits/", "data/", "keys/", copies.SESSIONS)
-    with_commits, with_rows, with_keys, sessions = store.folders_of(*asked, old=old)
+    with_commits, with_rows, with_keys, sessions = store.folders_of(*asked)
     commits = name in with_commits and bool(log.numbers())
     folders = file_folders(log.table_name) if name in (*with_rows, *with_keys) else ()
     files = sum(1 for folder in folders for _ in store.list(folder))
     return _Signs(commits, files, sessions)
 
 
-def _candidates(
-    log: Log, primary: copies.Stored, signs: Callable[[], _Signs], old: float = 0.0
-) -> Iterator[copies.Stored]:
+def _candidates(log: Log, primary: copies.Stored, signs: Callable[[], _Signs]) -> Iterator[copies.Stored]:
     yield primary
     few = primary.data is None and not signs()
     sessions = signs().sessions[-FEW:] if few else None
-    yield from copies.backups(log.store, log.table_name, sessions, old)
+    yield from copies.backups(log.store, log.table_name, sessions)
     if log.store.places:  # worth waiting for only if the store has nothing else to go by
         lost = few and maybe_lost(log.store)
         patient = lost or (not few and not signs().commits)
@@ -365,11 +358,11 @@ def _begun(log: Log, state: State) -> bool:
     return held is not None and held.alive
 
 
-def _left_alone(log: Log, files: int, useless: bool, old: float) -> bool:
+def _left_alone(log: Log, files: int, useless: bool) -> bool:
     """Whether a table without a log has one by now; raises NothingLeft if only other traces of it exist."""
     name = log.table_name
     # All that is left if the files were cleaned.
-    claimed = log.store.get_recent(lease_path(name), old) is not None
+    claimed = log.store.get(lease_path(name)) is not None
     if not (useless or files or claimed):
         return False
     if log.numbers():  # opened by another run meanwhile

@@ -10,12 +10,11 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Annotated, Any, Literal, Self, TypeVar
 
-from pydantic import AliasChoices, Field
+from pydantic import Field
 
 from floodmark.log.document import StageFailure, log
 from floodmark.model.errors import FloodmarkError, exit_code
@@ -59,16 +58,7 @@ class TableOutcome(Counts):
     at: str = ""  # when the run began; as the last work in a status, when it ended
     exit_code: int | None = 0  # None: it was killed
     seconds: Seconds = 0.0
-    # Version 0.1.0 wrote the last work of a table with other names.
-    files_written: Annotated[int, Field(validation_alias=AliasChoices("files_written", "files"))] = field(
-        default=0, kw_only=True
-    )
-    bytes_written: Annotated[int, Field(validation_alias=AliasChoices("bytes_written", "bytes"))] = field(
-        default=0, kw_only=True
-    )
-    stage_seconds: Annotated[
-        dict[str, Seconds], Field(validation_alias=AliasChoices("stage_seconds", "stages"))
-    ] = field(default_factory=dict)
+    stage_seconds: dict[str, Seconds] = field(default_factory=dict)
     lag_before: Lag | None = None
     lag_after: Lag | None = None
     strategy: str | None = None
@@ -180,8 +170,6 @@ LIVE = "status/live/"
 DAYS = "status/days/"
 DOCTOR = "status/doctor.json"
 NEW_TABLES = "status/new_tables.json"
-# How old the answer may be that there is nothing of an earlier version.
-EARLIER_SECONDS = 60.0
 # How often a write is tried again because another writer came first.
 ATTEMPTS = 5
 MOST_KILLED = 5
@@ -383,11 +371,8 @@ def month_path(table_name: str, month: str) -> str:
     return f"{DAYS}{month}/{encode(table_name)}.json"
 
 
-def add_days(store: Store, table_name: str, days: Iterable[Day], old: float = 0.0) -> None:
-    """Adds days to their months; a day that can't be written is lost, and stops nothing.
-
-    That there is no object for a month may be `old` seconds old.
-    """
+def add_days(store: Store, table_name: str, days: Iterable[Day]) -> None:
+    """Adds days to their months; a day that can't be written is lost, and stops nothing."""
     months: dict[str, list[Day]] = {}
     for day in days:
         months.setdefault(day.day[:7].replace("-", ""), []).append(day)
@@ -396,7 +381,7 @@ def add_days(store: Store, table_name: str, days: Iterable[Day], old: float = 0.
         def added(before: Month | None, more: list[Day] = more) -> Month:
             return Month(table_name, merged((*(before.days if before else ()), *more)))
 
-        update(store, month_path(table_name, month), Month, added, "the daily totals", old)
+        update(store, month_path(table_name, month), Month, added, "the daily totals")
 
 
 # ---------------------------------------------------------------- how a table is
@@ -511,8 +496,7 @@ def status_path(table_name: str) -> str:
 
 def read_status(store: Store, table_name: str) -> TableStatus | None:
     """The table's status; None if it is missing or unreadable."""
-    found = parse(TableStatus, store.get(status_path(table_name)), table_name)
-    return found or _earlier(store, table_name)[0]
+    return parse(TableStatus, store.get(status_path(table_name)), table_name)
 
 
 def write_run(
@@ -523,12 +507,8 @@ def write_run(
     looked: str | None = None,
     failure: StageFailure | None = None,
     killed: Killed | None = None,
-    old: float = 0.0,
 ) -> None:
-    """Adds a run to the table's status and to its days; failing to read or write them stops nothing.
-
-    That there is no status yet may be `old` seconds old.
-    """
+    """Adds a run to the table's status and to its days; failing to read or write them stops nothing."""
     now, days = stamp(), list[Day]()
 
     def change(status: TableStatus) -> TableStatus:
@@ -537,49 +517,18 @@ def write_run(
         after, days[:] = status.after_run(report, run, now, looked=looked, failure=failure, killed=killed)
         return after
 
-    if _update_status(store, report.table, change, old):
-        add_days(store, report.table, days, old)
+    if _update_status(store, report.table, change):
+        add_days(store, report.table, days)
 
 
-def _update_status(
-    store: Store, table_name: str, change: Callable[[TableStatus], TableStatus], old: float = 0.0
-) -> bool:
-    """Changes a table's status; what an earlier version has left of it is replaced."""
-    replaced: list[str] = []
+def _update_status(store: Store, table_name: str, change: Callable[[TableStatus], TableStatus]) -> bool:
+    """Changes a table's status."""
 
     def after(status: TableStatus | None) -> TableStatus:
-        if status is None or status.table_name != table_name:
-            status, replaced[:] = _earlier(store, table_name)
-        return change(status or TableStatus(table_name))
+        ours = status is not None and status.table_name == table_name
+        return change(status if status is not None and ours else TableStatus(table_name))
 
-    done = update(store, status_path(table_name), TableStatus, after, "the status", old)
-    if done and replaced:
-        with suppress(FloodmarkError):
-            store.delete(replaced)
-    return done
-
-
-def _earlier(store: Store, table_name: str) -> tuple[TableStatus | None, list[str]]:
-    """The status as version 0.1.0 has left it, in two objects, and their paths."""
-    paths = {kind: f"status/{kind}/{encode(table_name)}.json" for kind in earlier_kinds(store)}
-    objects = {kind: store.get(path) for kind, path in paths.items()}
-    status = joined(
-        table_name,
-        parse(TableStatus, objects.get("checks"), table_name),
-        parse(LastVerify, objects.get("verify"), table_name),
-    )
-    return status, [paths[kind] for kind, data in objects.items() if data is not None]
-
-
-def earlier_kinds(store: Store) -> list[str]:
-    """The folders below `status/` that version 0.1.0 has left: a status was a check and a verify."""
-    folders = store.folders_of("status/", old=EARLIER_SECONDS)[0]
-    return [kind for kind in ("checks", "verify") if kind in folders]
-
-
-def joined(table_name: str, check: TableStatus | None, verify: LastVerify | None) -> TableStatus | None:
-    """The status that version 0.1.0 kept in two objects."""
-    return check if verify is None else replace(check or TableStatus(table_name), verify=verify)
+    return update(store, status_path(table_name), TableStatus, after, "the status")
 
 
 # ---------------------------------------------------------------- reading and writing
@@ -620,7 +569,6 @@ def update(
     kind: type[T],
     change: Callable[[T | None], T | None],
     what: str,
-    old: float = 0.0,
 ) -> bool:
     """Reads a status object, changes it and writes it back, again if another writer came first; whether that succeeded.
 
@@ -628,12 +576,12 @@ def update(
     """
     try:
         for _ in range(ATTEMPTS):
-            data, tag = store.tagged(path, old)
+            data, tag = store.tagged(path)
             before = parse(kind, data)
             after = change(before)
             if after is None or after == before or store.swap(path, dump(after), tag):
                 return True
-            old = 0.0
+            store = store.recently(0.0)
         log.info("%s could not be written to %s: others keep writing it", what, path)
     except FloodmarkError as error:
         log.info("%s could not be written to %s: %s", what, path, error.message)

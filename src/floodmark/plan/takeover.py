@@ -88,11 +88,11 @@ def paths(name: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys([*(f"watermark/tables/{f}.json" for f in folded), f"watermarks/{name}.json"]))
 
 
-def find(store: Store, name: str, old: float = 0.0) -> tuple[list[OlderWatermark], list[str]]:
+def find(store: Store, name: str) -> tuple[list[OlderWatermark], list[str]]:
     """The table's watermarks in the older layouts, and notes on other tables' found in their place."""
     found, notes = [], []
     for path in paths(name):
-        data = store.get_recent(path, old)
+        data = store.get(path)
         if data is None:
             continue
         try:
@@ -176,14 +176,9 @@ def _listed(body: dict[str, Any], *names: str) -> Iterator[str]:
                     yield FILES + rest
 
 
-def takeover(
-    session: Session, store: Store, table: Table, options: TableOptions, start: Start, old: float = 0.0
-) -> Takeover:
-    """Where a table without state resumes; no position if the older tool didn't know the table.
-
-    That it has left no watermark may be `old` seconds old.
-    """
-    found, notes = find(store, table.name, old)
+def takeover(session: Session, store: Store, table: Table, options: TableOptions, start: Start) -> Takeover:
+    """Where a table without state resumes; no position if the older tool didn't know the table."""
+    found, notes = find(store, table.name)
     if not found:
         return Takeover(None, tuple(notes))
     # Of two, take the one further behind: rows that are read twice are merged.

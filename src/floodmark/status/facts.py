@@ -25,14 +25,11 @@ from floodmark.log.status import (
     TABLES,
     Day,
     Killed,
-    LastVerify,
     Live,
     Month,
     RunOutcome,
     Scrub,
     TableStatus,
-    earlier_kinds,
-    joined,
     merged,
     parse,
     parse_run,
@@ -146,11 +143,9 @@ class StoreFacts:
         self._marks = Kept(WATERMARKS, partial(_mark, scrub))
         self._scrub = scrub
         self._statuses = Kept(TABLES, partial(_status, scrub))
-        self._checks = Kept("status/checks/", lambda name, data: parse(TableStatus, data, name))
-        self._verifies = Kept("status/verify/", lambda name, data: parse(LastVerify, data, name))
         self._leases = Kept(LEASES, lambda name, data: parse(LeaseNote, data, name))
         self._live = Kept(LIVE, lambda name, data: parse(Live, data, name))
-        self._current = [self._marks.look, self._look_at_statuses, self._leases.look, self._live.look]
+        self._current = [self._marks.look, self._statuses.look, self._leases.look, self._live.look]
         self._recoveries = Kept(RECORDS, lambda name, data: parse(Recovery, data))
         self._runs = KeptRuns(RUNS, lambda name, data: parse_run(data, scrub))
         self._months: dict[str, Kept[Month]] = {}
@@ -170,24 +165,8 @@ class StoreFacts:
             self._look(*self._current)
             return self._known()
 
-    def _look_at_statuses(self, store: Store, pool: ThreadPoolExecutor) -> None:
-        """Also at those that version 0.1.0 has left, until the next run of each table replaces them."""
-        self._statuses.look(store, pool)
-        kinds = earlier_kinds(store)
-        for kind, kept in (("checks", self._checks), ("verify", self._verifies)):
-            if kind in kinds or kept.known:
-                kept.look(store, pool)
-
-    def _known_statuses(self) -> dict[str, TableStatus | None]:
-        checks, verifies = self._checks.items(), self._verifies.items()
-        found: dict[str, TableStatus | None] = {}
-        for name in {*checks, *verifies}:
-            status = joined(name, checks.get(name), verifies.get(name))
-            found[name] = status.masked(self._scrub) if status else None
-        return {**found, **self._statuses.items()}
-
     def _known(self) -> tuple[TableFacts, ...]:
-        marks, statuses = self._marks.items(), self._known_statuses()
+        marks, statuses = self._marks.items(), self._statuses.items()
         leases, live = self._leases.items(), self._live.items()
         found = []
         # The older tool kept its watermarks in the same place, under names without a dot.

@@ -12,6 +12,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from copy import copy
 from dataclasses import replace
 from datetime import timedelta
 from itertools import islice
@@ -94,7 +95,17 @@ class Store:
         self.spec = spec
         self._at: Objects = _Bucket(spec) if spec.url.startswith("s3://") else Folder(Path(spec.url))
         self._recent = Recent()
+        self._age = 0.0  # see `recently`
         self.places = tuple(Place(Store(each.store), each.log) for each in spec.copies_to)
+
+    def recently(self, seconds: float) -> Store:
+        """The same store, where that something doesn't exist may be so many seconds old.
+
+        For several callers with paths in one folder, which has no subfolders: they share a list of it.
+        """
+        view = copy(self)
+        view._age = seconds
+        return view
 
     def after_losing(self, lost: Callable[[str], bool], places: Sequence[int] = ()) -> Store:
         """The store as it would be without the `lost` objects, and with only these of its additional places.
@@ -119,15 +130,15 @@ class Store:
         An object with more than `most` bytes (default: the limit for its kind) is not read; the result is
         NO_DOCUMENT.
         """
-        return self._at.get(_checked(path), _most(path) if most is None else most)
+        return (
+            None
+            if self._lacked(path)
+            else self._at.get(_checked(path), _most(path) if most is None else most)
+        )
 
-    def get_recent(self, path: str, old: float) -> bytes | None:
-        """The whole object; that it doesn't exist may be `old` seconds old (see `lacked`)."""
-        return None if self.lacked(path, old) else self.get(path)
-
-    def tagged(self, path: str, old: float = 0.0) -> tuple[bytes | None, str | None]:
-        """The whole object and its tag for `swap`; that it doesn't exist may be `old` seconds old (see `lacked`)."""
-        return (None, None) if self.lacked(path, old) else self._at.tagged(_checked(path), _most(path))
+    def tagged(self, path: str) -> tuple[bytes | None, str | None]:
+        """The whole object and its tag for `swap`."""
+        return (None, None) if self._lacked(path) else self._at.tagged(_checked(path), _most(path))
 
     def swap(self, path: str, data: bytes, tag: str | None) -> bool:
         """Replaces the object that has this tag, or creates it (None); False: someone else has written it since."""
@@ -153,6 +164,8 @@ class Store:
         parent = prefix[: prefix.rfind("/") + 1]
         if parent:
             _checked(parent[:-1])
+        if self._lacked(prefix):
+            return
         after = start_after or ""
         found = self._at.list(parent, after, prefix)
         chosen = [item for item in found if item.path.startswith(prefix) and item.path > after]
@@ -162,25 +175,22 @@ class Store:
         """The names of the immediate subfolders (of `commits/`, say), sorted; cheap however full they are."""
         return self.folders_of(prefix)[0]
 
-    def folders_of(self, *prefixes: str, old: float = 0.0) -> tuple[tuple[str, ...], ...]:
-        """The same for several folders, listed one after the other, or as they were at most `old` seconds ago."""
+    def folders_of(self, *prefixes: str) -> tuple[tuple[str, ...], ...]:
+        """The same for several folders, listed one after the other."""
         for prefix in prefixes:
             _checked(prefix.removesuffix("/"))
 
         def names() -> tuple[tuple[str, ...], ...]:
             return tuple(tuple(sorted(self._at.folders(prefix))) for prefix in prefixes)
 
-        return self._recent.ask(prefixes, old, names)
+        return self._recent.ask(prefixes, self._age, names)
 
-    def lacked(self, start: str, old: float) -> bool:
-        """Whether, at most `old` seconds ago, no object's path began like this; False if that is not known.
-
-        For several callers with paths in one folder, which has no subfolders: they share a list of it.
-        """
-        if old <= 0:
+    def _lacked(self, start: str) -> bool:
+        """Whether a recent list says that no object's path begins like this; False if there is none."""
+        if self._age <= 0 or start.endswith("/"):
             return False
         folder = _checked(start).rpartition("/")[0] + "/"
-        paths = self._recent.ask(folder, old, lambda: _paths(self._at, folder))
+        paths = self._recent.ask(folder, self._age, lambda: _paths(self._at, folder))
         if paths is None:
             return False
         at = bisect_left(paths, start)

@@ -236,7 +236,7 @@ def preview(
     if state.position is None:
         start = starts.of(table.name)
         if request.since is None and legacy.untouched(state):
-            taken = legacy.takeover(session, log.store, table, options, start, old)
+            taken = legacy.takeover(session, log.store.recently(old), table, options, start)
             state = taken.applied(state)
     made = survey(
         session, found, state, options, request, log, start, expected, looks or SharedLooks(), waiting, doubted

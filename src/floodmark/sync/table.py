@@ -517,8 +517,8 @@ class TableRun:
         """Records in the store how the run ended, if that is up to us."""
         if self._ours and not self._services.interrupted:
             write_run(
-                self._held.log.store, report, self._held.run,
-                looked=self._looked, failure=self._unlogged, killed=self._held.killed, old=self._glance,
+                self._held.log.store.recently(self._glance), report, self._held.run,
+                looked=self._looked, failure=self._unlogged, killed=self._held.killed,
             )  # fmt: skip
 
     def _verify(self) -> None:

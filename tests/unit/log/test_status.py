@@ -28,7 +28,6 @@ from floodmark.log.status import (
     write_verify,
 )
 from floodmark.model.errors import TransientError, VerificationError
-from floodmark.model.json import dump
 from floodmark.model.lineage import ColumnChange, column_changes
 from floodmark.model.results import Watermark
 from floodmark.model.run import Lag, TableReport
@@ -91,26 +90,6 @@ def test_fields_of_a_later_version_are_ignored(store: Store) -> None:
         month_path("s.t", "202611"), b'{"table_name":"s.t","days":[{"day":"2026-11-17","x":1}],"new":{}}'
     )
     assert days(store, "202611") == (Day("2026-11-17"),)
-
-
-def test_the_objects_of_the_version_before_are_read_once_and_replaced(store: Counting) -> None:
-    old = b'{"table_name":"s.t","run":"r","last_check_time":"2026-01-01T00:00:00Z","failure":null,"exit_code":0,'
-    work = b'"work":{"run":"r","at":"x","exit_code":0,"files":4,"bytes":9,"stages":{"load":2.0}}}'
-    store.put("status/checks/s.t.json", old + work)
-    verify = LastVerify("s.t", RUN, NOW, 1.0, False, missing=3)
-    store.put("status/verify/s.t.json", dump(verify))
-    before = read_status(store, "s.t")
-    assert before is not None and before.verify == verify and before.work is not None
-    assert (before.work.files_written, before.work.bytes_written, before.work.stage_seconds) == (
-        4,
-        9,
-        {"load": 2.0},
-    )
-    write_run(store, idle(), "r2")
-    after = read_status(store, "s.t")
-    assert after is not None and (after.run, after.last_check_time) == ("r2", "2026-01-01T00:00:00Z")
-    assert (after.verify, after.work) == (verify, before.work)
-    assert [o.path for o in store.list("status/")] == [status_path("s.t")]
 
 
 def test_an_idle_sync_costs_one_read_and_one_write(store: Counting) -> None:
