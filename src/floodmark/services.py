@@ -12,8 +12,7 @@ from typing import TypeVar
 from weakref import WeakSet
 
 from floodmark.config.load import Config
-from floodmark.load.open import open_warehouse
-from floodmark.load.protocol import Warehouse
+from floodmark.load.protocol import Warehouse, open_warehouse
 from floodmark.model.errors import FloodmarkError
 from floodmark.model.events import Emit, Noted, Waiting
 from floodmark.model.origin import UNKNOWN_SOURCE

@@ -7,8 +7,7 @@ from dataclasses import replace
 import pytest
 
 from floodmark.config.load import Iam, Tls, WarehouseSpec
-from floodmark.load.open import open_warehouse
-from floodmark.load.protocol import Numbered
+from floodmark.load.protocol import Numbered, open_warehouse
 from floodmark.model.commit import Batch
 from tests.support.redshift import RedshiftStandIn
 from tests.support.warehouse_loads import DataApiPlace, Fill, RedshiftPlace, row

@@ -40,7 +40,7 @@ from floodmark.setup.services.databases import MariaDB
 from floodmark.setup.services.s3 import SeaweedFS
 from floodmark.spark.context import Spark
 from floodmark.store.store import Store
-from floodmark.sync import extraction
+from floodmark.sync import passes
 from floodmark.sync import run as pipeline
 from tests.conftest import Database, Floodmark, Silent, Workspace, new_workspace
 from tests.kept_store import kept, tables
@@ -73,7 +73,7 @@ class Killed(Silent):
 
 def killed(config: Path, table: str, moment: str) -> None:
     """A sync that commits slice by slice, and does not come to its end."""
-    extraction.COMMIT_EVERY = 0
+    passes.COMMIT_EVERY = 0
     options = SyncOptions(strategy="sequential")
     pipeline.sync(load(config), [f"{SCHEMA}.{table}"], False, options, Killed(moment), new_run())
 

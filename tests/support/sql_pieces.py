@@ -8,37 +8,12 @@ import re
 from collections.abc import Iterable, Iterator
 from types import ModuleType
 
-from floodmark.load.redshift import (
-    catalog as redshift_catalog,
-)
-from floodmark.load.redshift import (
-    ddl as redshift_ddl,
-)
-from floodmark.load.redshift import (
-    freshness as redshift_freshness,
-)
-from floodmark.load.redshift import (
-    ledger as redshift_ledger,
-)
-from floodmark.load.redshift import (
-    match as redshift_match,
-)
-from floodmark.load.redshift import (
-    merge as redshift_rows,
-)
-from floodmark.load.redshift import (
-    stage as redshift_stage,
-)
+from floodmark.load.redshift import catalog as redshift_catalog
+from floodmark.load.redshift import ledger as redshift_ledger
+from floodmark.load.redshift import merge as redshift_merge
+from floodmark.load.redshift import shape as redshift_shape
 
-MODULES = (
-    redshift_catalog,
-    redshift_ddl,
-    redshift_freshness,
-    redshift_ledger,
-    redshift_match,
-    redshift_rows,
-    redshift_stage,
-)
+MODULES = (redshift_catalog, redshift_ledger, redshift_merge, redshift_shape)
 NEVER_SENT = {
     "CREATE SCHEMA IF NOT EXISTS {}",  # the probes' schema exists
     "ALTER TABLE {} ALTER SORTKEY NONE",  # for the user to run

@@ -14,8 +14,8 @@ import pyarrow.parquet as pq
 import pytest
 from redshift_connector.error import Error as DriverError
 
-from floodmark.load.redshift.errors import Problem, failure_of
-from floodmark.load.redshift.stage import role_clause
+from floodmark.load.redshift.merge import role_clause
+from floodmark.load.redshift.steps import Problem, failure_of
 from floodmark.store.store import Store
 
 

@@ -208,11 +208,15 @@ def _named(
     kept |= {n for n, length in lengths.items() if length and not within(facts.state.data.cleaned, n)} - whole
     kept |= {*facts.unreadable, facts.after}
     last = facts.state.n if facts.upto is None else facts.upto
+    # Earlier cleans' commits were not read: they were loaded, and stay what they are.
+    cleaned = facts.state.data.cleaned
+    others = {*lengths, *facts.unreadable, *(n for span in cleaned for n in span)}
+    others |= {n + step for n in dropped if within(cleaned, n) for step in (-1, 1)}
     return CleanedFiles(
         whole=around(whole, kept, last),
         some=tuple(sorted((n, tuple(sorted(inside))) for n, inside in places.items() if n not in whole)),
         given_up=gone,
-        dropped=around(dropped, {*lengths, *facts.unreadable} - dropped, last),
+        dropped=around(dropped, others - dropped, last),
         moved=moved,
         files=count,
         bytes=size,

@@ -15,9 +15,8 @@ from datetime import UTC, datetime
 from floodmark.clean.choose import Facts, Removal, Selection, Staged, choose, orphans, staged
 from floodmark.clean.remove import Cleaning, gather, listed, loaded_at, remove
 from floodmark.config.load import Config
-from floodmark.load.ledgers import Ledgers
-from floodmark.load.open import open_warehouse
-from floodmark.load.protocol import Warehouse
+from floodmark.load.preview import Ledgers
+from floodmark.load.protocol import Warehouse, open_warehouse
 from floodmark.log import pipeline
 from floodmark.log.claim import Changed, claim, decide_and_claim, refuse_if_held
 from floodmark.log.copies import Publisher

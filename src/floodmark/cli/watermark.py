@@ -217,7 +217,7 @@ def reset(
     document = watermark_reset(
         config, table, settings.run, mysql_only=mysql_only, redshift_only=redshift_only, force=force
     )
-    load = f"S3 → {output.WAREHOUSES[config.warehouse.kind]} is"
+    load = f"S3 → {config.warehouse.can.label} is"
     stages = "MySQL → S3 is" if mysql_only else load if redshift_only else "both stages are"
     return settings.result(document, lambda: output.reset_lines(document, stages, redshift_only))
 

@@ -14,9 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from floodmark.config.values import DUCKDB, VariableError, expand, source_url, warehouse_url
+from floodmark.config.values import VariableError, expand, source_url, warehouse_url
 from floodmark.config.yaml import MOST_CHARACTERS, TooMuch, Tree, dotted, parse
 from floodmark.model.errors import ConfigError, Mistake
+from floodmark.model.warehouse import WAREHOUSES
 
 # Variables in these are expanded after the URL has been split, so that a password can't change its structure.
 URLS = (("source", "url"), ("warehouse", "url"))
@@ -59,10 +60,10 @@ def read(path: Path) -> Contents:
     sections: dict[str, Tree] = {"source": {}, "store": {}, "warehouse": {}, "spark": {}}
     contents.tree.update(_prepared(contents, sections | tree, ()))
     if isinstance(warehouse := contents.tree["warehouse"], dict):
-        parts = warehouse.setdefault("url", warehouse_url(DUCKDB, contents.base))
+        usual = next(iter(WAREHOUSES.values()))
+        parts = warehouse.setdefault("url", warehouse_url(usual.example, contents.base))
         if warehouse.get("schema") is None:
-            redshift = isinstance(parts, dict) and parts["kind"] == "redshift"
-            warehouse["schema"] = "public" if redshift else "main"
+            warehouse["schema"] = (WAREHOUSES[parts["kind"]] if isinstance(parts, dict) else usual).schema
     return contents
 
 

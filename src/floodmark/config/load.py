@@ -32,7 +32,7 @@ from floodmark.model.errors import ConfigError, Mistake, Mistakes
 from floodmark.model.json import adapter
 from floodmark.model.plausible import MOST_ROWS
 from floodmark.model.table import Mode
-from floodmark.model.warehouse import DUCKDB, LARGE_STRINGS, REDSHIFT, Capabilities
+from floodmark.model.warehouse import WAREHOUSES, Capabilities, Descriptor
 
 DEFAULT_FILE = "floodmark.yaml"
 # The default of `start` in s3-redshift-backup-tool, and in Floodmark's own stores of version 0.1.0.
@@ -210,9 +210,9 @@ class Iam:
 
 @dataclass(frozen=True)
 class WarehouseSpec:
-    """The warehouse: a DuckDB file (`path`) or a Redshift database (`host` etc.)."""
+    """The warehouse: a file (`path`) or a database (`host` etc.), of one of WAREHOUSES."""
 
-    kind: Annotated[Literal["duckdb", "redshift"], _url("kind")]
+    kind: Annotated[str, _url("kind")]
     schema: Text
     path: Annotated[Path | None, _url("path")] = None
     host: Annotated[str | None, _url("host")] = None
@@ -232,11 +232,11 @@ class WarehouseSpec:
 
     @model_validator(mode="after")
     def _fits(self) -> WarehouseSpec:
-        if self.kind == "duckdb":
-            names = ("iam", "ssh", "transport", "statement_timeout", "large_strings")
-            if any(getattr(self, name) not in (None, False, "socket") for name in names):
-                raise ValueError(f"{', '.join(names)} apply only to redshift://, but url is a DuckDB file")
-            return self
+        for scheme, other in WAREHOUSES.items():
+            foreign = [name for name in other.options if name not in self.descriptor.options]
+            if any(getattr(self, name) not in (None, False, "socket") for name in foreign):
+                ours = f"{self.can.label} {'file' if self.path else 'database'}"
+                raise ValueError(f"{', '.join(foreign)} apply only to {scheme}://, but url is a {ours}")
         if self.transport == "data_api" and self.ssh:
             raise ValueError("transport: data_api connects to AWS directly; remove ssh")
         if self.transport == "data_api" and self.iam is None:
@@ -250,16 +250,18 @@ class WarehouseSpec:
     @property
     def label(self) -> str:
         """Identifies the warehouse, without secrets."""
-        if self.kind == "duckdb":
-            return f"duckdb:///{self.path}"
-        return f"redshift://{self.host}:{self.port}/{self.database}"
+        if self.path is not None:
+            return f"{self.kind}:///{self.path}"
+        return f"{self.kind}://{self.host}:{self.port}/{self.database}"
+
+    @property
+    def descriptor(self) -> Descriptor:
+        return WAREHOUSES[self.kind]
 
     @property
     def can(self) -> Capabilities:
         """What a warehouse of this kind can do and hold."""
-        if self.kind == "duckdb":
-            return DUCKDB
-        return LARGE_STRINGS if self.large_strings else REDSHIFT
+        return (self.large_strings and self.descriptor.large) or self.descriptor.can
 
 
 @dataclass(frozen=True)
@@ -398,10 +400,9 @@ def load(path: Path | None = None) -> Config:
     source, store, warehouse = sections.source, sections.store, sections.warehouse
     if source.ssh and source.socket:
         mistakes.append(Mistake("source.ssh", "leads to a host, but source.url is a socket on this machine"))
-    if warehouse.kind == "redshift" and not store.url.startswith("s3://"):
-        said = (
-            "is a folder, but Redshift reads only from S3; use s3://bucket/prefix, in the warehouse's Region"
-        )
+    if warehouse.descriptor.s3 and not store.url.startswith("s3://"):
+        reads = f"{warehouse.can.label} reads only from S3"
+        said = f"is a folder, but {reads}; use s3://bucket/prefix, in the warehouse's Region"
         mistakes.append(Mistake("store.url", said))
     if mistakes:
         raise Mistakes(file, mistakes)

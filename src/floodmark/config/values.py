@@ -16,8 +16,8 @@ from urllib.parse import unquote
 from zoneinfo import ZoneInfo
 
 from floodmark.model.times import spelled
+from floodmark.model.warehouse import WAREHOUSES
 
-DUCKDB = "duckdb:///warehouse.duckdb"  # the warehouse of a file that names none
 _VARIABLE = re.compile(r"\$(\$)?\{([^}]*)\}?")
 
 
@@ -189,22 +189,24 @@ def source_url(template: Any) -> dict[str, Any]:
 
 def warehouse_url(template: Any, base: Path) -> dict[str, Any]:
     """The fields of a WarehouseSpec that its URL gives."""
-    form = "write duckdb:///warehouse.duckdb or redshift://user:password@host:5439/database"
-    if isinstance(template, str) and re.match(r"duckdb:|\$\{[^}]*\}$", template):
+    form = f"write {' or '.join(kind.example for kind in WAREHOUSES.values())}"
+    files = [scheme for scheme, kind in WAREHOUSES.items() if kind.port is None]
+    if isinstance(template, str) and re.match(rf"({'|'.join(files)}):|\$\{{[^}}]*\}}$", template):
         place = expand(template)
-        if place.startswith("duckdb:"):
-            name = place.removeprefix("duckdb:///")
-            if name == place or name in ("", "/", ":memory:") or name.endswith("/"):
-                raise ValueError("has no file; write three slashes and a path: duckdb:///warehouse.duckdb")
-            return {"kind": "duckdb", "path": absolute(name, base)}
+        scheme, _, rest = place.partition(":")
+        if scheme in files:
+            name = rest.removeprefix("///")
+            if name == rest or name in ("", "/", ":memory:") or name.endswith("/"):
+                raise ValueError(f"has no file; write three slashes and a path: {WAREHOUSES[scheme].example}")
+            return {"kind": scheme, "path": absolute(name, base)}
     found = _service(template, form)
-    if found.scheme != "redshift":
-        raise ValueError(f"is neither DuckDB nor Redshift; {form}")
+    kind = WAREHOUSES.get(found.scheme)
+    if kind is None or kind.port is None:
+        labels = " nor ".join(kind.can.label for kind in WAREHOUSES.values())
+        raise ValueError(f"is neither {labels}; {form}")
     if not (found.user and found.host and found.path) or "/" in found.path or found.query:
-        raise ValueError(
-            "must have a user, a host and a database; write redshift://user:password@host:5439/database"
-        )
-    return {"kind": "redshift", **_server(found, 5439)}
+        raise ValueError(f"must have a user, a host and a database; write {kind.example}")
+    return {"kind": found.scheme, **_server(found, kind.port)}
 
 
 def _service(template: Any, form: str) -> Url:

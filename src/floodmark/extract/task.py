@@ -1,48 +1,42 @@
 """The body of a Spark task: reads one slice of a table from MySQL and writes it to the store as Parquet.
 
-A file is uploaded only once all its rows have been read, the last one only after the stream has ended
-cleanly. Files from a failed attempt are orphans, because only returned files are ever committed.
+The last file is uploaded only after the stream has ended cleanly. Tasks that read one snapshot together follow the
+driver, which proves that their sessions see one moment before any of them reads. Then each asks for one slice after
+the other, and reads them all in its one transaction. It never opens a second session: a lost one ends the meeting, and
+the snapshot starts over.
 """
 
 from __future__ import annotations
 
-import secrets
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from floodmark.config.load import SourceSpec, StoreSpec
-from floodmark.extract.fingerprint import Fingerprint, SnapshotSums
-from floodmark.extract.range import Extremes
+from floodmark.extract.files import DataFiles, Fingerprint, SnapshotSums
 from floodmark.load.files import key_fields
 from floodmark.model.canonical import Digest
 from floodmark.model.commit import DataFile
 from floodmark.model.origin import UNKNOWN_SOURCE, SourceId
-from floodmark.model.parquet import Footer, data_file, writer
 from floodmark.model.row_hash import compiled
 from floodmark.model.table import Table
-from floodmark.model.times import stamp
-from floodmark.model.types import LONG, READ_FIELD, fields, file_schema, schema_of
-from floodmark.model.warehouse import DUCKDB, Capabilities
+from floodmark.model.types import fields, file_schema, schema_of
+from floodmark.model.warehouse import UNLIMITED, Capabilities
 from floodmark.model.window import Slice
 from floodmark.source.connections import usable
+from floodmark.source.one_moment import at_moment, hold, open_snapshot
 from floodmark.source.read import Batches
 from floodmark.source.session import Session
 from floodmark.source.sources import end_read, session_on
 from floodmark.source.sql import outside, selects
+from floodmark.source.trust import server_of
 from floodmark.spark.job import Relay
-from floodmark.store.store import Store, file_folders
-
-# A row group is the unit of parallel reads, and what a worker holds in memory. It ends at whichever comes first.
-GROUP_ROWS = 125_000
-GROUP_BYTES = 48 << 20
-# A column gets a dictionary if less than this share of its values in the first rows are distinct.
-REPEATED = 0.5
+from floodmark.spark.meeting import Guest, Invitation
+from floodmark.store.store import Store
 
 
 @dataclass(frozen=True)
@@ -60,7 +54,7 @@ class SliceJob:
     read_timeout: int = 60
     log: str = ""
     window: str | None = None
-    limits: Capabilities = DUCKDB  # of the warehouse that the files are for
+    limits: Capabilities = UNLIMITED  # of the warehouse that the files are for
     fingerprint: bool = False  # whether to compute the rows' fingerprint too
     only_look: bool = False  # compute the fingerprint only, write nothing
     hash_key: bytes | None = None  # of a snapshot's rows, if they are to be hashed
@@ -121,7 +115,7 @@ def read_slice(
     began, read = time.monotonic(), 0
     # Arrow's default allocator constantly returns and reacquires memory: 10 % of the CPU, half the memory.
     pa.set_memory_pool(pa.system_memory_pool())
-    files = _Files(job, _store(job.store))
+    files = DataFiles(job, _store(job.store))
     changed: Counter[str] = Counter()
     mark = Fingerprint(file_schema(job.table)) if job.fingerprint or job.only_look else None
     sums = (
@@ -170,129 +164,72 @@ def _store(spec: StoreSpec) -> Store:
     return Store(spec)
 
 
-class _Files:
-    """Splits a stream of record batches into files, with one file open at a time."""
-
-    def __init__(self, job: SliceJob, store: Store) -> None:
-        self.job = job
-        self.store = store
-        self.read = _read_at(job)
-        self.schema = file_schema(job.table)
-        if self.read is not None:
-            self.schema = self.schema.append(pa.field(READ_FIELD, pa.int64()))
-        self.attempt = secrets.token_hex(4)
-        self.done: list[DataFile] = []
-        self._file: _File | None = None
-        self._changed = 0  # values changed by policy, in finished files and the open one
-        self._counted = 0  # of these, those in finished files
-
-    def add(self, batch: pa.RecordBatch, changed: int) -> None:
-        if self.read is not None:
-            reads = pa.repeat(self.read, batch.num_rows)
-            batch = pa.RecordBatch.from_arrays([*batch.columns, reads], schema=self.schema)
-        while batch.num_rows:
-            if self._file is not None and self._file.full:
-                self.close()
-            if self._file is None:
-                self._file = _File(self.job, self.schema, batch)
-            room = self.job.max_file_rows - self._file.rows
-            self._file.add(batch.slice(0, room))
-            batch = batch.slice(room)
-        self._changed = changed
-
-    def close(self) -> None:
-        """Uploads the open file, if there is one."""
-        if self._file is None:
-            return
-        job, piece = self.job, self.job.slice
-        folder = file_folders(job.table.name)[0] + job.run
-        path = f"{folder}/{job.claim}-{piece.kind}{piece.number}-{self.attempt}-{len(self.done)}.parquet"
-        rows, truncated = self._file.rows, self._changed - self._counted
-        data, footer = self._file.finish(self.attempt)
-        self._file = None
-        etag = self.store.put(path, memoryview(data))
-        self.done.append(
-            data_file(path, data, footer, rows, truncated=truncated, created_at=stamp(), etag=etag)
-        )
-        self._counted = self._changed
+# ---------------------------------------------------------------- a snapshot read by several tasks
 
 
-def _read_at(job: SliceJob) -> int | None:
-    """A number that grows with the log: higher for later claims, and for a window's rows than for reread ones.
+@dataclass(frozen=True)
+class Share:
+    """The slices that one task has read, and which attempt at the task it was."""
 
-    None if rows don't merge by key, or if a column already has the name.
-    """
-    if not job.table.key or job.slice.kind == "snapshot":
-        return None
-    if any(column.name.lower() == READ_FIELD for column in job.table.columns):
-        return None
-    return job.claim * 2 + (job.slice.kind == "window")
+    number: int
+    attempt: str
+    results: tuple[SliceResult, ...] = ()
 
 
-class _File:
-    """One Parquet file in memory. Row groups are encoded as soon as they are full."""
+@dataclass(frozen=True)
+class SharedSnapshotJob:
+    """One of the tasks that read a snapshot together. Pickled into the task, never shown anywhere."""
 
-    def __init__(self, job: SliceJob, schema: pa.Schema, sample: pa.RecordBatch) -> None:
-        self.job = job
-        self.schema = schema
-        self.rows = 0
-        self.extremes = Extremes(job.table)
-        self._sink = pa.BufferOutputStream()
-        # Numbers and times get statistics, because the load checks their ranges; text does not.
-        measured = [field.name for field in schema if field.type not in LONG]
-        self._writer = writer(
-            self._sink, schema, use_dictionary=_repeating(sample), write_statistics=measured
-        )
-        self._group: list[pa.RecordBatch] = []
-        self._group_rows = 0
-        self._group_bytes = 0
+    source: SourceSpec
+    like: SliceJob  # each slice's job is like this one, but for the slice
+    pieces: tuple[Slice, ...]  # all slices of the snapshot
+    invitation: Invitation
+    moment: str | None = None  # the value of NOW(), in case the table's `where` uses it
 
     @property
-    def full(self) -> bool:
-        return self.rows >= self.job.max_file_rows or self._sink.tell() >= self.job.max_file_bytes
+    def table(self) -> Table:
+        return self.like.table
 
-    def add(self, batch: pa.RecordBatch) -> None:
-        self.extremes.add(batch)
-        self.rows += batch.num_rows
-        self._group.append(batch)
-        self._group_rows += batch.num_rows
-        self._group_bytes += batch.nbytes
-        if self._group_rows >= GROUP_ROWS or self._group_bytes >= GROUP_BYTES:
-            self._flush()
+    def title(self, of: int) -> str:
+        """The task's name in the Spark UI."""
+        return f"extract {self.table.name} snapshot, connection {self.invitation.number + 1} of {of}"
 
-    def _flush(self) -> None:
-        if self._group:
-            table = pa.Table.from_batches(self._group, self.schema)
-            self._group, self._group_rows, self._group_bytes = [], 0, 0
-            self._writer.write_table(table, row_group_size=table.num_rows)
+    def go(self, told: Callable[[int], None] = lambda rows: None, relay: Relay | None = None) -> Share:
+        """Takes part until the driver has no more slices, or dismisses this task."""
+        with Guest(self.invitation) as guest:
+            return Share(self.invitation.number, guest.attempt, self._take_part(guest, told))
 
-    def finish(self, attempt: str) -> tuple[pa.Buffer, Footer]:
-        """The finished file and its footer, which says where the file belongs if the log is ever lost."""
-        self._flush()
-        job, piece = self.job, self.job.slice
-        footer = Footer(
-            table=job.table.name,
-            log=job.log,
-            run=job.run,
-            claim=job.claim,
-            window=job.window,
-            kind=piece.kind,
-            slice=piece.number,
-            schema=job.table.fingerprint,
-            attempt=attempt,
-            first=self.extremes.first,
-            last=self.extremes.last,
-        )
-        self._writer.add_key_value_metadata(footer.metadata())
-        self._writer.close()
-        return self._sink.getvalue(), footer
+    def _take_part(self, guest: Guest, told: Callable[[int], None]) -> tuple[SliceResult, ...]:
+        if guest.told()["do"] != "connect":
+            return ()  # the others have begun
+        purpose = f"extract {self.table.name}"
+        with Session(self.source, read_timeout=self.like.read_timeout, purpose=purpose) as session:
+            if self.moment is not None:
+                at_moment(session, self.moment)
+            guest.tell({"server": server_of(session)})
+            while (step := guest.told()["do"]) == "open":
+                open_snapshot(session)
+                guest.tell({})
+            if step != "hold":
+                return ()
+            hold(session, self.table)
+            guest.tell({})
+            with guest.showing_life():
+                return self._read(guest, session, told)
+
+    def _read(self, guest: Guest, session: Session, told: Callable[[int], None]) -> tuple[SliceResult, ...]:
+        done: list[SliceResult] = []
+        rows = 0
+        while True:
+            guest.tell({"do": "next"})
+            said = guest.told()
+            if said["do"] != "read":
+                return tuple(done)
+            job = replace(self.like, source=self.source, slice=self.pieces[said["piece"]])
+            done.append(read_slice(job, session, _beyond(rows, told)))
+            rows += done[-1].rows
 
 
-def _repeating(sample: pa.RecordBatch) -> list[str]:
-    """The columns whose values repeat in the first rows: only there does a dictionary pay off."""
-    head = sample.slice(0, 2048)
-    return [
-        name
-        for name, column in zip(head.schema.names, head.columns, strict=True)
-        if pc.count_distinct(column, mode="all").as_py() < max(2, head.num_rows * REPEATED)
-    ]
+def _beyond(before: int, told: Callable[[int], None]) -> Callable[[int], None]:
+    """Reports the rows of one slice on top of those before it."""
+    return lambda rows: told(before + rows)

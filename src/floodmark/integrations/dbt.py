@@ -11,8 +11,7 @@ from typing import Any
 import yaml
 
 from floodmark.config.load import AlertSpec, Config
-from floodmark.load.freshness import FRESHNESS
-from floodmark.load.protocol import quote
+from floodmark.load.protocol import FRESHNESS, quote
 from floodmark.log.log import Log
 from floodmark.log.log import tables as tables_of
 from floodmark.model.errors import ConfigError

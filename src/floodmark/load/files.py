@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from floodmark.load.column_mapping import placed
+from floodmark.load.columns import placed
 from floodmark.model.commit import DataFile, LoadAs, by_key
 from floodmark.model.errors import DataError
 from floodmark.model.table import Table

@@ -9,12 +9,11 @@ wins, crash or not.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 from floodmark.load.descriptions import description, descriptions, loaded_as, shaped
-from floodmark.load.protocol import LoadOutcome, LoadRequest, Numbered, Warehouse
+from floodmark.load.protocol import LoadRequest, Numbered, Warehouse
 from floodmark.log.document import accounts_for_older
 from floodmark.log.fold import DataCommit, State
 from floodmark.log.log import Log
@@ -40,28 +39,29 @@ MAX_SPANS = 20
 class Choice:
     """The commits to load now."""
 
+    ledger: Ledger
+    data: tuple[DataCommit, ...]  # all data commits that the state and the ledger leave to choose from
     commits: tuple[DataCommit, ...] = ()  # in log order
     retake: frozenset[tuple[int, str]] = frozenset()  # ledger rows to remove with the first of them
     found: int = 0  # pending files
     skipped: tuple[DataCommit, ...] = ()  # left out by a manual watermark; still pending
     lost: tuple[LedgerRow, ...] = ()  # in the ledger but not in the log
+    findings: tuple[Finding, ...] = ()
 
     @property
     def files(self) -> int:
         """Files that load for the first time."""
-        return sum(d.files for d in self.commits if (d.n, d.digest) not in self.retake)
+        return sum(d.files for d in self.first)
 
+    @property
+    def first(self) -> list[DataCommit]:
+        """Those that load for the first time."""
+        return [d for d in self.commits if (d.n, d.digest) not in self.retake]
 
-@dataclass(frozen=True)
-class Loaded:
-    """The outcome of a load."""
-
-    ledger: Ledger  # as it is now
-    choice: Choice
-    commits: tuple[int, ...] = ()
-    rows: int = 0
-    files: int = 0
-    findings: tuple[Finding, ...] = ()
+    @property
+    def repeated(self) -> list[DataCommit]:
+        """Those that load again, because an earlier one loads only now."""
+        return [d for d in self.commits if (d.n, d.digest) in self.retake]
 
 
 def part_of(state: State) -> Part | None:
@@ -187,7 +187,7 @@ def choose(
     if chosen:
         retake |= {row.identity for row in gone}
     commits = tuple(sorted((*chosen, *repeated), key=lambda d: d.n))
-    return Choice(commits, retake, sum(d.files for d in waiting), skipped, gone)
+    return Choice(ledger, tuple(data), commits, retake, sum(d.files for d in waiting), skipped, gone)
 
 
 def groups(
@@ -226,33 +226,24 @@ def read_now(commits: Sequence[DataCommit]) -> Sequence[DataCommit]:
     return commits[max((i for i, d in enumerate(commits) if d.load_as == "replace"), default=0) :]
 
 
-def load_pending(
+def choose_pending(
     warehouse: Warehouse,
     log: Log,
     state: State,
-    table: Table,
-    *,
     pipeline: str,
-    run: str,
+    *,
     manual: str | None = None,
     limit: int | None = None,
     adopt: bool = False,
-    repair: bool = False,
     ledger: Ledger | None = None,
-    on_choice: Callable[[Choice], None] = lambda choice: None,
-    on_group: Callable[[LoadOutcome], None] = lambda outcome: None,
-    on_step: Callable[[Step, int], None] = lambda step, rows: None,
-    turn: Callable[[bool], AbstractContextManager[object]] = nullcontext,
-) -> Loaded:
-    """Loads pending commits group by group; groups already loaded stay loaded if a later one fails.
+) -> Choice:
+    """What to load of a table now; completes a reset that crashed before it reached the warehouse.
 
-    `table` is the table as it is now (its target and key). With `manual`, only files created after that time
-    (UTC) load. `ledger` is the last known ledger, if it is known to be fresh. `turn` is entered for each load,
-    and told whether it may share its transaction.
+    With `manual`, only files created after that time (UTC) load. `ledger` is the last known one, if it is fresh.
     """
-    if ledger is None:
-        ledger = ledger_for(warehouse, state, table.target)
-    ledger = _same_epoch(warehouse, log, state, table, ledger, pipeline, adopt)
+    table = _described(state)
+    ledger = ledger or ledger_for(warehouse, state, table.target)
+    ledger = _same_epoch(warehouse, log, state, ledger, pipeline, adopt)
     ledger = ledger_for(warehouse, state, table.target, ledger, whole=manual is not None)
     data = log.data(state, ledger.rows, superseded=manual is not None)
     after = None
@@ -260,26 +251,41 @@ def load_pending(
         waiting = pending(data, ledger, state.load_epoch, superseded=True)
         after = created_after((c for c, _ in log.commits(d.n for d in waiting)), manual)
     choice = choose(state, data, ledger, keyed=bool(table.key), after=after, limit=limit)
-    findings = _findings(log, state, table, choice, adopt)
-    _log_choice(state, data, choice)
+    choice = replace(choice, findings=_findings(log, state, choice, adopt))
+    _log_choice(state, choice)
     _check_there(state, choice)
-    on_choice(choice)
+    return choice
+
+
+def requests(
+    log: Log,
+    state: State,
+    choice: Choice,
+    pipeline: str,
+    run: str,
+    *,
+    wide_bytes: int | None = None,
+    adopt: bool = False,
+    repair: bool = False,
+    at_work: Callable[[Step, int], None] = lambda step, rows: None,
+) -> Iterator[LoadRequest]:
+    """The loads of the chosen commits, group by group, each made when the one before it is loaded."""
     described = descriptions(log, state, choice.commits)
 
     def shape(d: DataCommit) -> object:
         # The cursor decides which of two rows in a commit is the later one.
         return (d.schema, described[d.described].cursor if d.described in described else None)
 
-    outcomes: list[LoadOutcome] = []
-    retake = choice.retake
-    before, shape_before = loaded_as(log, state, ledger), shaped(log, state, ledger)
-    kept = _kept(state, data, ledger, retake)
-    for group in groups(choice.commits, shape, warehouse.wide_bytes):
-        request = LoadRequest(
+    retake, data = choice.retake, choice.data
+    before, shape_before = loaded_as(log, state, choice.ledger), shaped(log, state, choice.ledger)
+    kept = _kept(state, choice)
+    for group in groups(choice.commits, shape, wide_bytes):
+        table = description(described, group[-1], log.table_name)
+        yield LoadRequest(
             pipeline=pipeline,
             log=state.log,
-            table=description(described, group[-1], log.table_name),
-            target=table.target,
+            table=table,
+            target=_described(state).target,
             epoch=state.load_epoch,
             commits=_documents(log, group),
             store=log.store,
@@ -292,64 +298,53 @@ def load_pending(
             kept=kept,
             rows_to_follow=sum(d.rows for d in data if d.n > group[-1].n and not by_key(d.load_as)),
             repair=repair,
-            at_work=on_step,
+            at_work=at_work,
         )
-        with turn(warehouse.shares(request)):
-            outcome = warehouse.load(request)
         retake = frozenset()
         if not by_key(group[-1].load_as):  # key files bring no columns
-            before = request.table
-        shape_before = shape_before.after(group[-1], request.table)
-        ledger = ledger.after(state.load_epoch, outcome.retaken, outcome.loaded)
-        outcomes.append(outcome)
-        findings += [f for f in outcome.findings if f not in findings]
-        on_group(outcome)
-    rows, files = sum(o.rows for o in outcomes), sum(o.files for o in outcomes)
-    numbers = tuple(row.n for o in outcomes for row in o.loaded)
-    return Loaded(ledger, choice, numbers, rows, files, tuple(findings))
+            before = table
+        shape_before = shape_before.after(group[-1], table)
 
 
-def _log_choice(state: State, data: Sequence[DataCommit], choice: Choice) -> None:
+def _described(state: State) -> Table:
+    assert state.table is not None  # else the log holds no data
+    return state.table
+
+
+def _log_choice(state: State, choice: Choice) -> None:
     """Logs which files load now, which don't, and why."""
 
     def said(commits: Sequence[DataCommit]) -> str:
         numbers = ", ".join(str(d.n) for d in commits[:10]) + (", …" if len(commits) > 10 else "")
         return f"{counted(sum(d.files for d in commits), 'file')} (commits {numbers or 'none'})"
 
-    first = [d for d in choice.commits if (d.n, d.digest) not in choice.retake]
-    parts = [f"{said(first)} of {counted(choice.found, 'waiting file')} to load"]
-    if again := [d for d in choice.commits if (d.n, d.digest) in choice.retake]:
-        parts.append(f"{said(again)} to load again after them, because the later read wins")
+    parts = [f"{said(choice.first)} of {counted(choice.found, 'waiting file')} to load"]
+    if choice.repeated:
+        parts.append(f"{said(choice.repeated)} to load again after them, because the later read wins")
     if choice.skipped:
         parts.append(f"{said(choice.skipped)} left out: created before the manual watermark")
     loading = {d.n for d in (*choice.commits, *choice.skipped)}
-    if there := [d for d in data if d.n not in loading and not d.superseded]:
+    if there := [d for d in choice.data if d.n not in loading and not d.superseded]:
         parts.append(f"{said(there)} already in the ledger, or beyond --limit")
     log_lines.tell(
-        log,
-        logging.DEBUG,
-        "decision",
-        "; ".join(parts),
-        table=state.table_name,
-        step="load",
-        files=choice.files,
-    )
+        log, logging.DEBUG, "decision", "; ".join(parts), table=state.table_name, step="load", files=choice.files
+    )  # fmt: skip
 
 
-def _kept(
-    state: State, data: Sequence[DataCommit], ledger: Ledger, retake: frozenset[tuple[int, str]]
-) -> bool:
+def _kept(state: State, choice: Choice) -> bool:
     """Whether rows were loaded and none ever deleted, so that the target can't be empty."""
-    there = sum(r.rows for r in ledger.rows if r.epoch == state.load_epoch and r.identity not in retake)
+    rows = (r for r in choice.ledger.rows if r.epoch == state.load_epoch and r.identity not in choice.retake)
     table = state.table
     # Rows leave `where` with their updates, and the target with them.
     filtered = table is not None and table.mode == "upsert" and table.recipe.where is not None
-    deleted = filtered or state.extraction.deletes_at is not None or any(by_key(d.load_as) for d in data)
-    return there > 0 and not deleted
+    deleted = (
+        filtered or state.extraction.deletes_at is not None or any(by_key(d.load_as) for d in choice.data)
+    )
+    return sum(r.rows for r in rows) > 0 and not deleted
 
 
 def _same_epoch(
-    warehouse: Warehouse, log: Log, state: State, table: Table, ledger: Ledger, pipeline: str, adopt: bool
+    warehouse: Warehouse, log: Log, state: State, ledger: Ledger, pipeline: str, adopt: bool
 ) -> Ledger:
     """The ledger in the log's epoch; completes a reset that crashed before it reached the warehouse."""
     if ledger.epoch is not None and ledger.epoch > state.n and log.read().n < ledger.epoch:
@@ -363,17 +358,17 @@ def _same_epoch(
             f"the load stage of {state.table_name} was reset during this run", hint="run the command again"
         )
     if state.load_epoch > (ledger.epoch or 0):
-        warehouse.set_epoch(
-            pipeline, state.log, state.table_name, table.target, state.load_epoch, adopt=adopt
-        )
-        return ledger_for(warehouse, state, table.target)
+        target = _described(state).target
+        warehouse.set_epoch(pipeline, state.log, state.table_name, target, state.load_epoch, adopt=adopt)
+        return ledger_for(warehouse, state, target)
     return ledger
 
 
-def _findings(log: Log, state: State, table: Table, choice: Choice, adopt: bool) -> list[Finding]:
+def _findings(log: Log, state: State, choice: Choice, adopt: bool) -> tuple[Finding, ...]:
     """The finding if the ledger is ahead of the log; raises DataError if there is no key to merge rows by."""
     if not choice.lost:
-        return []
+        return ()
+    table = _described(state)
     fresh = log.read()
     if fresh.n != state.n or fresh.digest != state.digest:
         raise ConflictError(f"another run took {state.table_name} while this one was loading it")
@@ -387,7 +382,7 @@ def _findings(log: Log, state: State, table: Table, choice: Choice, adopt: bool)
             hint="restore the log from a backup of the store; or continue with --force, which may duplicate rows",
             table=state.table_name,
         )
-    return [Finding("ledger_ahead", state.table_name, detail, {"commits": [row.n for row in choice.lost]})]
+    return (Finding("ledger_ahead", state.table_name, detail, {"commits": [row.n for row in choice.lost]}),)
 
 
 def _check_there(state: State, choice: Choice) -> None:

@@ -1,6 +1,6 @@
-"""What the next load would find and do in the warehouse, and what would refuse it. Changes nothing.
+"""The warehouse for commands that only read: what the next load would find and do, and tables' ledgers.
 
-An unavailable warehouse holds nobody up: whatever it did not answer is unknown.
+Changes nothing. An unavailable warehouse holds nobody up: whatever it did not answer is unknown.
 """
 
 from __future__ import annotations
@@ -8,18 +8,19 @@ from __future__ import annotations
 from contextlib import closing
 from dataclasses import dataclass, replace
 
-from floodmark.config.load import WarehouseSpec
+from floodmark.config.load import Config, WarehouseSpec
 from floodmark.load.columns import Change
 from floodmark.load.decide import check_elsewhere, check_holder
 from floodmark.load.descriptions import loaded_as, shaped
-from floodmark.load.open import open_warehouse
 from floodmark.load.pending import ledger_for, pending
-from floodmark.load.protocol import Warehouse
+from floodmark.load.protocol import Warehouse, open_warehouse
+from floodmark.log import pipeline as pipelines
 from floodmark.log.fold import State
 from floodmark.log.log import Log
-from floodmark.model.errors import ConfigError, DataError, FloodmarkError
+from floodmark.model.errors import ConfigError, DataError, FloodmarkError, TransientError
 from floodmark.model.ledger import Ledger
 from floodmark.model.table import Table
+from floodmark.store.store import Store
 
 # Seconds that a command which only reads waits for each of the warehouse's answers.
 PATIENCE = 4.0
@@ -79,3 +80,42 @@ def look_briefly(
             return look(warehouse, log, state, table, pipeline)
     except FloodmarkError as error:
         return LoadPreview(unknown=error.message)
+
+
+class Ledgers:
+    """Reads tables' ledgers; an unavailable warehouse is tried only once, for at most `seconds`."""
+
+    def __init__(self, config: Config, seconds: float | None = None) -> None:
+        self._config = config
+        self._seconds = seconds
+        self._warehouse: Warehouse | None = None
+        self._away = False
+
+    def of(self, state: State, *, whole: bool = True) -> Ledger | None:
+        """A table's ledger, whole or just what a watermark needs; None if it can't be read now."""
+        if state.table is None:
+            return Ledger()
+        if self._away:
+            return None
+        try:
+            if self._warehouse is None:
+                # In a warehouse other than the pipeline's, everything would seem pending.
+                pipelines.check(Store(self._config.store), self._config.warehouse.label)
+                self._warehouse = open_warehouse(self._config.warehouse, seconds=self._seconds)
+            return ledger_for(self._warehouse, state, state.table.target, whole=whole)
+        except FloodmarkError as error:
+            self._away = isinstance(error, TransientError) or self._warehouse is None
+            return None
+
+    def __enter__(self) -> Ledgers:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._warehouse is not None:
+            self._warehouse.close()
+
+
+def ledger_of(config: Config, state: State) -> Ledger | None:
+    """The part of a table's ledger that a watermark needs; None if it can't be read now."""
+    with Ledgers(config) as ledgers:
+        return ledgers.of(state, whole=False)

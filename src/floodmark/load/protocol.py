@@ -9,26 +9,30 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
+from floodmark.config.load import WarehouseSpec
 from floodmark.model.commit import DataFile, LoadAs, WithFiles, by_key
 from floodmark.model.ledger import Ledger, LedgerRow, LoadSum, Part, TargetFiller
 from floodmark.model.names import DELETED, OURS
-from floodmark.model.run import Finding, Step
+from floodmark.model.run import Finding, Step, Wait
 from floodmark.model.table import Table
 from floodmark.model.times import stamp
+from floodmark.model.warehouse import named
 from floodmark.store.store import Store
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from floodmark.load.columns import Change
-    from floodmark.load.freshness import Freshness
     from floodmark.load.row_text import TargetSql
 
 LEDGER = "floodmark_ledger"  # one row per loaded commit
 TARGETS = "floodmark_targets"  # one row per target: the log whose rows it holds, and the load epoch
 COUNTS = "floodmark_counts"  # one row per target: how many rows the last load left in it
+FRESHNESS = "floodmark_freshness"  # one row per target: up to when it is complete
+FRESHNESS_COLUMNS = ("target", "source_table", "as_of", "checked_at", "watermark", "commit_n", "run")
 KEYS = "floodmark_keys_"  # + target: MySQL's weight of a text key -> the key as it is stored
 HASH_FIELD = f"{OURS}hash"  # of that weight, where the table holds its hash
 
@@ -122,6 +126,23 @@ class LoadOutcome:
     @property
     def files(self) -> int:
         return sum(row.files for row in self.loaded)
+
+
+@dataclass(frozen=True)
+class Freshness:
+    """Up to when a target has everything that its source had: a row of FRESHNESS, for dbt and the like.
+
+    Derived, and only for readers: nothing that moves rows looks at it. A run writes all its targets in one go, also
+    those that it found unchanged. `as_of` never goes back, even if an older run writes last.
+    """
+
+    target: str
+    source_table: str
+    as_of: datetime  # all that the source had then is in the target
+    checked_at: datetime  # when a sync last looked
+    watermark: str | None  # the cursor's own value
+    commit_n: int | None
+    run: str
 
 
 class Warehouse(Protocol):
@@ -226,3 +247,21 @@ def data_files(commits: tuple[Numbered, ...]) -> tuple[DataFile, ...]:
 def quote(*names: str) -> str:
     """A name, or a path of names, quoted for SQL."""
     return ".".join('"' + name.replace('"', '""') + '"' for name in names)
+
+
+def open_warehouse(
+    spec: WarehouseSpec,
+    *,
+    linger: float = 0.0,
+    seconds: float | None = None,
+    waits: Callable[[Wait | None], None] = lambda on: None,
+) -> Warehouse:
+    """A warehouse, not connected yet; its driver is imported only when needed.
+
+    `linger`: seconds that an embedded warehouse stays open for the next use, unless it is closed sooner.
+    `seconds`: for callers that would rather give up than wait; it limits every connection and every answer,
+    and nothing is retried. `waits` is called when a wait for someone else's lock begins, and with None when
+    it ends.
+    """
+    opened: Warehouse = named(spec.descriptor.opens)(spec, linger=linger, seconds=seconds, waits=waits)
+    return opened

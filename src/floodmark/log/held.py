@@ -16,6 +16,7 @@ from floodmark.model.commit import Commit
 from floodmark.model.errors import ConflictError
 from floodmark.model.lineage import Known, with_lineage
 from floodmark.model.table import Table
+from floodmark.model.window import Intent
 from floodmark.store.store import Store
 
 
@@ -38,10 +39,10 @@ class HeldTable:
         self.known = True
         return self.state
 
-    def claim(self, purpose: str, **fields: Any) -> Claimed | Changed:
+    def claim(self, intent: Intent) -> Claimed | Changed:
         """Claims the table unless it has changed since it was read."""
         try:
-            taken = claim(self.log, self.state, run=self.run, purpose=purpose, **fields)
+            taken = claim(self.log, self.state, run=self.run, **vars(intent))
         except ConflictError:
             self.watermark.drop_due()
             raise
@@ -64,7 +65,7 @@ class HeldTable:
             if now is not None:
                 now = with_lineage(state.table, now, from_start=state.read_upto is None, known=known)
             same = now is None or now == state.table
-            return None if self.lease is not None and same else self.claim(purpose, table=now)
+            return None if self.lease is not None and same else self.claim(Intent(purpose, now))
 
         decide_and_claim(self.log, self.state, take)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -26,11 +27,15 @@ def after(report: TableReport, event: events.Event) -> TableReport:
                 strategy=report.strategy if keeps else event.strategy,
                 held_back_by=event.held_back_by,
                 complete_at=event.complete_at,
+                looked=event.looked or report.looked,
             )
         case events.Previewed(_, plan):
             return replace(report, plan=plan)
         case events.Committed():
-            return replace(report.plus(event.counts), commits=(*report.commits, event.n))
+            changed = Counter(report.changed)
+            for column, values in event.changed:
+                changed[column] += values
+            return replace(report.plus(event.counts), commits=(*report.commits, event.n), changed=changed)
         case events.Loaded(_, rows, files):
             return replace(
                 report, rows_loaded=report.rows_loaded + rows, files_loaded=report.files_loaded + files

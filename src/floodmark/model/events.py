@@ -105,6 +105,7 @@ class Planned(Event):
     reason: str = ""  # for the strategy
     held_back_by: tuple[str, ...] = ()  # open work that newer rows wait for
     complete_at: float | None = None  # all that was committed before will be extracted
+    looked: str | None = None  # when the source was looked at, unless in a dry run
 
 
 class Previewed(Event):
@@ -134,7 +135,10 @@ class CommitBegan(Event):
 
 
 class Committed(Event):
-    """A commit was written; `counts` is what it adds to the report, `rows` those in its files, of whatever kind."""
+    """A commit was written; `counts` is what it adds to the report, `rows` those in its files, of whatever kind.
+
+    `changed`: values that policies have changed in it, by column.
+    """
 
     n: int
     kind: str
@@ -142,6 +146,7 @@ class Committed(Event):
     rows: int
     seconds: float
     counts: Counts
+    changed: tuple[tuple[str, int], ...] = ()
 
 
 class Loaded(Event):

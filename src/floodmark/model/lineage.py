@@ -17,7 +17,6 @@ from floodmark.model.origin import Witness
 from floodmark.model.table import Column, Lineage, Table
 from floodmark.model.times import TEMPORAL
 from floodmark.model.types import fields, quote
-from floodmark.model.warehouse import SUPER
 from floodmark.model.witnesses import Answer, Cells, mark
 
 # Changes of `zero_dates` that leave values alone: `error` admits no zero dates, and a raw text stays.
@@ -143,7 +142,7 @@ def other_room(before: Table, now: Table) -> bool:
     if now.recipe.holds == "any":
         return any(f.max_bytes for f in found)
     # Large strings affect only the length of JSON documents, which `truncate` refuses to change, as `error` does.
-    return before.recipe.overflow == "null" and any(f.redshift == SUPER for f in found)
+    return before.recipe.overflow == "null" and any(f.document for f in found)
 
 
 def same_where(before: Table, now: Table) -> bool:

@@ -12,7 +12,6 @@ from floodmark.model.run import Finding
 from floodmark.model.table import Table
 from floodmark.model.times import TEMPORAL
 from floodmark.model.types import Field
-from floodmark.model.warehouse import SUPER
 
 
 def tells_rows_apart(field: Field, table: Table) -> bool:
@@ -24,7 +23,7 @@ def when_too_long(field: Field, table: Table) -> Literal["error", "truncate", "n
     """What happens to values that are too long for the warehouse: keys are never changed, documents never cut."""
     policy = table.recipe.overflow
     # A truncated document is no longer a document.
-    if tells_rows_apart(field, table) or (policy == "truncate" and field.redshift == SUPER):
+    if tells_rows_apart(field, table) or (policy == "truncate" and field.document):
         return "error"
     return policy
 

@@ -157,6 +157,7 @@ class Wait:
 
     kind: WaitKind
     who: str = ""  # the owner of the transaction or lock, or the kind of warehouse, if known
+    coming: bool = field(default=False, compare=False)  # rows will be read when it is over
 
 
 StepKind = Literal["check", "copy", "merge", "insert", "commit"]
@@ -204,6 +205,8 @@ class TableReport(Counts):
     lag_after: Lag | None = None
     complete_at: float | None = None  # all that was committed before is extracted; None if unknown
     stopped: bool = False  # its error is only that the run was interrupted
+    looked: str | None = None  # when the source was last checked for rows to read
+    changed: Mapping[str, int] = field(default_factory=dict)  # values that policies have changed, by column
 
     @property
     def ok(self) -> bool:

@@ -1,4 +1,4 @@
-"""The type mapping: MySQL column → SELECT expression → Arrow (the file) → Redshift and DuckDB.
+"""The type mapping: MySQL column → SELECT expression → Arrow (the file) → the type that a warehouse has its own name for.
 
 Every value that MySQL can hold arrives exactly or is refused; nothing is rounded, shifted or truncated here.
 The file types are the strict dialect that Redshift's COPY accepts: signed integers of the declared width,
@@ -11,14 +11,13 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 import pyarrow as pa
 
 from floodmark.model.errors import ConfigError
 from floodmark.model.names import apart, marked, target_name
 from floodmark.model.table import Column, Table
-from floodmark.model.warehouse import MAX_VARBYTE, MAX_VARCHAR, SUPER
 
 # A column that exists only in files: compares keys the way MySQL does.
 KEY_FIELD = "_floodmark_key"
@@ -29,6 +28,9 @@ UTC = pa.timestamp("us", "UTC")
 # The types of text and bytes, whose values have different lengths.
 LONG = (pa.string(), pa.binary(), pa.large_string(), pa.large_binary())
 
+# A batch of longer values may exceed two gigabytes, and needs 64-bit offsets.
+LONGEST_IN_BATCH = 4 * 65_535
+
 _INTEGERS = {  # signed, unsigned
     "tinyint": ("int16", "int16"),
     "smallint": ("int16", "int32"),
@@ -37,12 +39,13 @@ _INTEGERS = {  # signed, unsigned
     "bigint": ("int64", "decimal"),
     "year": ("int16", "int16"),
 }
-_WIDTHS: dict[str, tuple[pa.DataType, str, str]] = {
-    "int16": (pa.int16(), "SMALLINT", "SMALLINT"),
-    "int32": (pa.int32(), "INTEGER", "INTEGER"),
-    "int64": (pa.int64(), "BIGINT", "BIGINT"),
-    "decimal": (pa.decimal128(20, 0), "DECIMAL(20,0)", "DECIMAL(20,0)"),
-}
+_WIDTHS: dict[str, pa.DataType] = {
+    "int16": pa.int16(), "int32": pa.int32(), "int64": pa.int64(), "decimal": pa.decimal128(20, 0),
+}  # fmt: skip
+_TYPES = {
+    pa.int16(): "int16", pa.int32(): "int32", pa.int64(): "int64", pa.bool_(): "flag", pa.float32(): "float",
+    pa.float64(): "double", pa.date32(): "date",
+}  # fmt: skip
 _BLOBS = {"tinyblob": 255, "blob": 65_535, "mediumblob": 2**24 - 1, "longblob": 2**32 - 1}
 _TEXTS = {"tinytext": 255, "text": 65_535, "mediumtext": 2**24 - 1, "longtext": 2**32 - 1}
 _CHARS = {"char", "varchar"}
@@ -74,17 +77,32 @@ class Field:
     column: str  # the MySQL column; for the key field, the first key column
     select: str
     arrow: pa.DataType
-    redshift: str
-    duckdb: str
     wall_clock: bool = False  # DATETIME: written as if UTC, stored without a zone
     file_only: bool = False
     raw: bool = False  # the exact text of an impossible date, else NULL
     max_bytes: int = 0  # of text and binary: the longest possible value
+    written: int = 0  # of another type's values that are written as text: the most bytes
+    document: bool = False  # JSON, which a warehouse may parse
     target: str = ""  # its name in the target
 
     @property
     def is_text(self) -> bool:
         return self.arrow in (pa.string(), pa.large_string())
+
+    @property
+    def type(self) -> tuple[str, *tuple[int, ...]]:
+        """Its type, in words that each warehouse has a name for: `Capabilities.types`."""
+        if self.file_only:
+            return ("weight",)
+        if pa.types.is_decimal(self.arrow):
+            return "decimal", self.arrow.precision, self.arrow.scale
+        if pa.types.is_timestamp(self.arrow):
+            return ("moment" if self.wall_clock else "instant",)
+        if self.arrow in _TYPES:
+            return (_TYPES[self.arrow],)
+        if self.document:
+            return ("document",)
+        return "text" if self.is_text else "bytes", max(self.max_bytes, self.written, 1)
 
 
 def quote(name: str) -> str:
@@ -108,20 +126,15 @@ def fields(table: Table) -> tuple[Field, ...]:
         if column.data_type in GEOMETRIES:
             srid = f"ST_SRID({quote(column.name)})"
             name = free(f"{column.name}__srid")
-            found.append(Field(name, column.name, srid, pa.int32(), "INTEGER", "INTEGER"))
+            found.append(Field(name, column.name, srid, pa.int32()))
         if table.recipe.zero_dates == "keep" and is_moment(field):
             name = free(f"{column.name}__raw")
-            found.append(
-                Field(name, column.name, field.select, pa.string(), "VARCHAR(26)", "VARCHAR", raw=True)
-            )
+            found.append(Field(name, column.name, field.select, pa.string(), raw=True, written=26))
     if table.mode == "upsert" and (expression := key_expression(table)) is not None:
         # MySQL's longest key has 768 characters. Most have 2 to 8 bytes of weights, some ligatures over 100
         # (18 elements, 3 levels).
-        sizes = (f"VARBYTE({MAX_VARCHAR})", "BLOB")
         found.append(
-            Field(
-                free(KEY_FIELD), table.key[0], expression, pa.binary(), *sizes, file_only=True, max_bytes=8192
-            )
+            Field(free(KEY_FIELD), table.key[0], expression, pa.binary(), file_only=True, max_bytes=8192)
         )
     return _named(found)
 
@@ -159,43 +172,48 @@ def is_moment(field: Field) -> bool:
 def _field(column: Column) -> Field:
     name, kind = quote(column.name), column.data_type
 
-    def plain(arrow: pa.DataType, redshift: str, duckdb: str, select: str = name) -> Field:
-        return Field(column.name, column.name, select, arrow, redshift, duckdb)
+    def plain(arrow: pa.DataType, select: str = name, **more: Any) -> Field:
+        return Field(column.name, column.name, select, arrow, **more)
 
     if kind in _INTEGERS:
-        return plain(*_WIDTHS[_INTEGERS[kind][column.unsigned]])
+        return plain(_WIDTHS[_INTEGERS[kind][column.unsigned]])
     if kind == "bit":
         number = f"CAST({name} AS UNSIGNED)"
         bits = column.precision or 64
         if bits == 1:
-            return plain(pa.bool_(), "BOOLEAN", "BOOLEAN", number)
-        return plain(*_WIDTHS["int64" if bits < 64 else "decimal"], number)
+            return plain(pa.bool_(), number)
+        return plain(_WIDTHS["int64" if bits < 64 else "decimal"], number)
     if kind == "decimal":
-        return _decimal(column, column.precision or 10, column.scale or 0)
+        precision, scale = column.precision or 10, column.scale or 0
+        if precision == 19:  # Redshift stores 19 digits in eight bytes, which can't hold 19 nines
+            precision = 20
+        if precision <= 38 and scale <= 37:
+            return plain(pa.decimal128(precision, scale))
+        return plain(pa.string(), written=precision + 3)
     if kind == "float":
         # The text protocol prints only six digits of a FLOAT, but all of a DOUBLE.
-        return plain(pa.float32(), "REAL", "FLOAT", f"{name}*1e0")
+        return plain(pa.float32(), f"{name}*1e0")
     if kind == "double":
-        return plain(pa.float64(), "DOUBLE PRECISION", "DOUBLE")
+        return plain(pa.float64())
     if kind == "date":
-        return plain(pa.date32(), "DATE", "DATE")
+        return plain(pa.date32())
     if kind == "datetime":
-        return replace(plain(UTC, "TIMESTAMP", "TIMESTAMP"), wall_clock=True)
+        return plain(UTC, wall_clock=True)
     if kind == "timestamp":
-        return plain(UTC, "TIMESTAMPTZ", "TIMESTAMPTZ")
+        return plain(UTC)
     if kind == "time":  # up to 838:59:59, more than any warehouse's TIME
-        return plain(pa.string(), "VARCHAR(18)", "VARCHAR")
+        return plain(pa.string(), written=18)
     if kind in _ADDRESSES:
-        return plain(pa.string(), f"VARCHAR({_ADDRESSES[kind]})", "VARCHAR")
+        return plain(pa.string(), written=_ADDRESSES[kind])
     if kind == "json":  # Oracle's own type; MariaDB's JSON is LONGTEXT
-        return replace(_text(column, 2**32 - 1, f"CAST({name} AS CHAR)"), redshift=SUPER)
+        return replace(_text(column, 2**32 - 1, f"CAST({name} AS CHAR)"), document=True)
     if kind in _CHARS or kind in ("enum", "set"):
         return _text(column, (column.characters or 0) * _UTF8_BYTES.get(column.charset or "", 3), name)
     if kind in _TEXTS:
         bytes_ = column.octets or _TEXTS[kind]
         return _text(column, bytes_ if (column.charset or "").startswith("utf8") else bytes_ * 3, name)
     if kind in ("binary", "varbinary", "vector"):
-        return _binary(column, column.octets or MAX_VARCHAR, name)
+        return _binary(column, column.octets or 65_535, name)
     if kind in _BLOBS:
         return _binary(column, _BLOBS[kind], name)
     if kind in GEOMETRIES:
@@ -206,27 +224,14 @@ def _field(column: Column) -> Field:
     )
 
 
-def _decimal(column: Column, precision: int, scale: int) -> Field:
-    select = quote(column.name)
-    if precision == 19:  # Redshift stores 19 digits in eight bytes, which can't hold 19 nines
-        precision = 20
-    if precision <= 38 and scale <= 37:
-        sql = f"DECIMAL({precision},{scale})"
-        return Field(column.name, column.name, select, pa.decimal128(precision, scale), sql, sql)
-    return Field(column.name, column.name, select, pa.string(), f"VARCHAR({precision + 3})", "VARCHAR")
-
-
 def _text(column: Column, max_bytes: int, select: str) -> Field:
-    # 64-bit offsets if a batch of values may exceed two gigabytes.
-    arrow = pa.string() if max_bytes <= 4 * MAX_VARCHAR else pa.large_string()
-    size = min(max(max_bytes, 1), MAX_VARCHAR)
-    return Field(column.name, column.name, select, arrow, f"VARCHAR({size})", "VARCHAR", max_bytes=max_bytes)
+    arrow = pa.string() if max_bytes <= LONGEST_IN_BATCH else pa.large_string()
+    return Field(column.name, column.name, select, arrow, max_bytes=max_bytes)
 
 
 def _binary(column: Column, max_bytes: int, select: str) -> Field:
-    arrow = pa.binary() if max_bytes <= 4 * MAX_VARCHAR else pa.large_binary()
-    size = min(max(max_bytes, 1), MAX_VARBYTE)
-    return Field(column.name, column.name, select, arrow, f"VARBYTE({size})", "BLOB", max_bytes=max_bytes)
+    arrow = pa.binary() if max_bytes <= LONGEST_IN_BATCH else pa.large_binary()
+    return Field(column.name, column.name, select, arrow, max_bytes=max_bytes)
 
 
 # ---------------------------------------------------------------- keys as MySQL compares them

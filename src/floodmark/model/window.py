@@ -1,4 +1,4 @@
-"""What a sync reads: a window of positions, and the slices of it that tasks read."""
+"""What a sync reads: a window of positions, the slices that tasks read, and what a run claims a table for."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 from floodmark.model.json import Seconds
+from floodmark.model.origin import Origin
 from floodmark.model.position import Key, Position, Value
+from floodmark.model.table import Table
+from floodmark.model.zones import Zone
 
 
 @dataclass(frozen=True)
@@ -50,3 +53,16 @@ class Slice:
     outside: bool = True  # whether the keys of its rows outside `where` are read too, if the plan reads any
     keys: tuple[Key, ...] = ()  # the rows with these keys
     rows: int = 0  # an estimate
+
+
+@dataclass(frozen=True)
+class Intent:
+    """What a run claims a table for: what its claim will say, besides who makes it."""
+
+    purpose: str  # sync, load, deletes, set, reset, restore, clean, repair, retire
+    table: Table | None = None  # as it will be read
+    window: Window | None = None  # to be opened or resumed
+    reread: Window | None = None  # the same for rows reread because of column changes
+    strategy: str | None = None
+    zone: Zone | None = None  # of the cursors, as they are read now
+    origin: Origin | None = None  # the source being read

@@ -2,53 +2,64 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from floodmark.model.commit import LoadAs
 from floodmark.model.errors import DataError, TransientError
 from floodmark.model.notes import Note
-from floodmark.model.origin import UNKNOWN_SOURCE, Origin, SourceId
+from floodmark.model.origin import UNKNOWN_SOURCE, SourceId
 from floodmark.model.plausible import implausible
 from floodmark.model.position import Position
 from floodmark.model.run import Strategy, SyncOptions
 from floodmark.model.table import Table
 from floodmark.model.text import counted
 from floodmark.model.times import cursor_value, temporal
-from floodmark.model.window import Slice, Window
-from floodmark.model.zones import Zone
+from floodmark.model.window import Intent, Slice, Window
+from floodmark.plan.overlap import with_loose
 from floodmark.plan.recipe import Change
 from floodmark.plan.window import KEY_SHARE
+
+_WINDOWS = ("window", "snapshot")  # the kinds of a window's slices
+
+
+@dataclass(frozen=True)
+class Pass:
+    """One stretch of reading: its slices, and how their rows are committed and loaded."""
+
+    kind: Literal["window", "again", "columns"]  # of the claim's window, beside it, or of the claim's reread
+    slices: tuple[Slice, ...]
+    load_as: LoadAs = "merge"
+    commits: Literal["once", "each", "often"] = (
+        "once"  # one for all slices, one for each, or every few seconds
+    )
+    overlap: str | None = None  # fingerprint of the overlap among the slices
+    outside: bool = False  # whether the keys of rows outside `where` are read too, and leave the target
+
+    @property
+    def rows(self) -> int:
+        return sum(s.rows for s in self.slices)
 
 
 @dataclass(frozen=True)
 class Plan:
     """What a run will do with one table."""
 
-    table: Table
-    strategy: Strategy
-    window: Window | None = None
-    resumed: bool = False
-    slices: tuple[Slice, ...] = ()  # of the window, those not committed yet
-    again: tuple[Slice, ...] = ()  # rows to read again, committed before the window's
-    overlap: str | None = None  # fingerprint of the overlap among them
-    reread: Window | None = None  # rows to read again because columns or the recipe changed
-    reread_slices: tuple[Slice, ...] = ()  # of it, those not committed yet
-    load_as: LoadAs = "merge"
-    in_order: bool = True  # one slice after the other, each a commit
+    claim: Intent
+    passes: tuple[Pass, ...] = ()  # in the order in which they are read
+    resumed: bool = False  # the window was left open by an earlier run
     about: tuple[Note, ...] = ()  # what the user should know about the table
     notes: tuple[str, ...] = ()  # what the user should know about this run, in words
     held: tuple[str, ...] = ()  # what holds the bound back
     newer_wait: bool = False  # there are rows beyond the bound
     bound: float | None = None  # by our clock; everything committed before it is read
     waits: bool = False  # the table has no position yet, and its first rows are not settled
-    before_start: int | None = None  # rows before the start, which are left out
     start: str | None = None  # where the table begins, when it has no position yet
-    zone: Zone | None = None  # of the cursors, as they are read now
-    origin: Origin | None = None  # the source being read, as the claim stores it
+    before_start: int | None = None  # rows before the start, which are left out
     source: SourceId = UNKNOWN_SOURCE  # the server and the table that the plan was made for
     recipe: tuple[Change, ...] = ()  # how the recipe has changed since rows were read
     asks: DataError | None = None  # of a dry run: the question that would stop it
-    outside: bool = False  # whether the keys of rows outside `where` are read too, and leave the target
 
     def complete_at(self, began: float) -> float | None:
         """Everything committed before this moment is read by this plan, made from `began` on; None if unknown.
@@ -60,8 +71,21 @@ class Plan:
         return min(self.bound, began)
 
     @property
+    def table(self) -> Table:
+        assert self.claim.table is not None
+        return self.claim.table
+
+    @property
+    def window(self) -> Window | None:
+        return self.claim.window
+
+    @property
+    def strategy(self) -> str:
+        return self.claim.strategy or ""
+
+    @property
     def empty(self) -> bool:
-        return not (self.pieces or self.gives_way)
+        return not self.passes
 
     @property
     def gives_way(self) -> bool:
@@ -69,19 +93,39 @@ class Plan:
         return self.window is not None and self.window.whole and self.window.by == "snapshot"
 
     @property
-    def read_again(self) -> tuple[tuple[str, int], ...]:
-        """What is read again, with approximate row counts."""
-        columns = (("columns", sum(s.rows for s in self.reread_slices)),) if self.reread_slices else ()
-        return (*columns, *((s.kind, s.rows) for s in self.again if s.rows))
+    def slices(self) -> tuple[Slice, ...]:
+        """Of the window, those not committed yet."""
+        return tuple(s for s in self.pieces if s.kind in _WINDOWS)
 
     @property
     def pieces(self) -> tuple[Slice, ...]:
         """Everything that is read, a task each."""
-        return (*self.slices, *self.again, *self.reread_slices)
+        return tuple(s for one in self.passes for s in one.slices)
+
+    @property
+    def read_again(self) -> tuple[tuple[str, int], ...]:
+        """What is read again, with approximate row counts."""
+        columns = [(one.kind, one.rows) for one in self.passes if one.kind == "columns"]
+        others = (s for one in self.passes if one.kind != "columns" for s in one.slices)
+        return (*columns, *((s.kind, s.rows) for s in others if s.rows and s.kind not in _WINDOWS))
 
     @property
     def rows(self) -> int:
-        return sum(s.rows for s in self.pieces)
+        return sum(one.rows for one in self.passes)
+
+
+def again(
+    table: Table,
+    slices: Sequence[Slice],
+    overlap: str | None = None,
+    load_as: LoadAs = "merge",
+    outside: bool = False,
+) -> tuple[Pass, ...]:
+    """The pass that reads these rows again; none if there are no slices."""
+    if table.recipe.where and any(s.kind in ("since", "keys") for s in slices):
+        overlap = with_loose("", "")  # what is known to be outside `where` may have been inside just now
+    way: LoadAs = "merge" if table.key else load_as
+    return (Pass("again", tuple(slices), way, "once", overlap, outside),) if slices else ()
 
 
 def start_position(table: Table, start: str | None) -> Position | None:
@@ -104,7 +148,8 @@ def reason(request: SyncOptions, plan: Plan) -> str:
     if plan.gives_way:
         return "there is no row after the start, and the target's rows follow a different recipe"
     if window is None:
-        return "there are only rows to read again" if plan.again else "there are no new rows"
+        beside = any(one.kind == "again" for one in plan.passes)
+        return "there are only rows to read again" if beside else "there are no new rows"
     if window.by == "snapshot" and len(plan.slices) > 1:
         return "several connections read the whole table as of one moment (mode full)"
     if window.by == "snapshot":

@@ -1,30 +1,35 @@
-"""Makes one table's plan for a run: queries the source, and lets `bound`, `window` and `overlap` decide."""
+"""Makes one table's plan for a run: queries the source, and lets `bound`, `window` and `overlap` decide.
+
+Rows that a sync reads again besides its window are found here too.
+"""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from secrets import token_hex
+from typing import Literal
 
-from floodmark.config.load import TableOptions
 from floodmark.log.fold import State
 from floodmark.log.log import Log
 from floodmark.log.pipeline import Start
 from floodmark.model import log_lines
-from floodmark.model.errors import ConfigError
+from floodmark.model import zones as clock
+from floodmark.model.errors import ConfigError, DataError
 from floodmark.model.notes import Note
+from floodmark.model.origin import SourceId
 from floodmark.model.position import Position
-from floodmark.model.run import SyncOptions, Wait
+from floodmark.model.run import SyncOptions
 from floodmark.model.table import Table
 from floodmark.model.text import counted
 from floodmark.model.times import cursor_value, temporal
 from floodmark.model.types import fields
-from floodmark.model.window import Slice, Window
+from floodmark.model.window import Intent, Slice, Window
+from floodmark.plan import overlap
 from floodmark.plan import window as cutting
-from floodmark.plan.again import Again, read_again
-from floodmark.plan.bound import Reading, Settled, looks_outside
-from floodmark.plan.decide import Plan, in_order, load_as, start_position, strategy_of
+from floodmark.plan.bound import Settled, looks_outside
+from floodmark.plan.decide import Pass, Plan, again, in_order, load_as, start_position, strategy_of
 from floodmark.plan.origin import check_origin
 from floodmark.plan.overlap import begins, by_application, clock_notes
 from floodmark.plan.reread import begins_whole, carrier, follow, follows_a_copy
@@ -35,83 +40,62 @@ from floodmark.source import ranges as edges
 from floodmark.source.describe import Discovered
 from floodmark.source.errors import as_discovered
 from floodmark.source.session import Session
-from floodmark.source.shared_looks import SharedLooks
 from floodmark.source.sources import source_id
-from floodmark.source.trust import Trust
 
 log = logging.getLogger("floodmark")
 
 
 @as_discovered()
 def survey(
-    session: Session,
-    found: Discovered,
-    state: State,
-    options: TableOptions,
-    request: SyncOptions,
-    log: Log,
-    start: Start | None,
-    expected: Callable[[], None],
-    looks: SharedLooks,
-    waiting: Callable[[Wait | None], None] | None,
-    doubted: bool,
+    source: Source, found: Discovered, request: SyncOptions, log: Log, start: Start | None = None
 ) -> Plan:
-    """One table's plan for a run; reads no rows and changes nothing. All questions go to one session.
+    """One table's plan for a run; reads no rows and changes nothing. All questions go to one session, in this order.
 
-    `start` is where a table without a position begins, if not at `options.start`. `expected` is called when
-    fresh rows have to settle first and there will be some to read. `looks` are shared with the run's other
-    tables. `waiting` receives what the plan is waiting for; None: it waits for nothing. `doubted`: the table may have been exchanged meanwhile.
+    `start` is where a table without a position begins, if not at `options.start`.
     """
+    session, state, options = source.session, source.reading.state, source.reading.options
     request = _by_bytes(session, found.table, request)
     whole = begins_whole(state, found.table, request)
     columns = follow(session, found.table, state, options, request, log)
-    trust = replace(looks.trust(session), engine=found.engine)
     if columns.table.mode == "full":
-        made = _snapshot(session, columns.table, request, trust)
+        made = _snapshot(source, columns.table, request)
         about = (*found.notes, *made.about)
-        read = source_id(session, columns.table, looks.ids(session, columns.table))
-        return replace(
-            made, about=about, notes=columns.notes, recipe=columns.recipe, asks=columns.asks, source=read
-        )
+        return replace(made, about=about, notes=columns.notes, recipe=columns.recipe, asks=columns.asks)
     table = clocked(session, columns.table)
     outside = looks_outside(table, state) and not whole
-    reading = Reading(table, state, options, trust, outside=outside)
+    source = source.of(table=table, outside=outside)
     if request.since is not None:
-        made = _since(Source(session, looks, reading, waiting), request)
-        read = source_id(session, table, looks.ids(session, table))
-        return replace(made, asks=columns.asks, source=read)
+        return replace(_since(source, request), asks=columns.asks, source=_source_id(source))
 
     begin = start or Start(options.start, "`start` in the configuration")
     if whole and follows_a_copy(state):
         begin = Start(None, "the target holds a whole copy")
     first_time = state.position is None
     low = start_position(table, begin.timestamp) if first_time else state.position
-    reading = replace(reading, low=low)
-    source = Source(session, looks, reading, waiting, doubted)
+    source = source.of(low=low)
 
-    settled = settle(source, expected)
+    settled = settle(source)
     _log_bound(table, settled)
-    rewritten = begins(reading, settled) if by_application(table) else None
+    rewritten = begins(source.reading, settled) if by_application(table) else None
     known = check_origin(source, settled.newest, settled.steady, settled.back_to, rewritten)
     notes = [*columns.notes]
     if not first_time:
-        notes += clock_notes(reading, settled)
+        notes += clock_notes(source.reading, settled)
 
     chosen = _window(source, request, settled)
-    again = read_again(source, settled)
-    notes += again.notes
+    beside = read_again(source, settled)
+    notes += beside.notes
     waits = first_time and chosen.window is None and _rows_wait(source, settled)
     if whole and waits:  # rows by the new recipe must not be merged into the old ones still in the target
-        again, whole = Again(), False
+        beside, whole = Again(), False
         notes.append(f"The rows that will replace those of {table.target} have not settled yet.")
     elif whole:
-        notes.append(_said_whole(table, (*chosen.slices, *again.slices)))
+        notes.append(_said_whole(table, (*chosen.slices, *beside.slices)))
     # A window of rows that leave `where` writes no file, and neither may an overlap.
-    if columns.changed and not columns.slices and (outside or not (chosen.slices or again.slices)):
-        again = replace(again, slices=(*again.slices, *carrier(session, table, state.position)))
-    origin = None
-    if chosen.slices or again.slices or columns.slices:
-        origin = known.with_witnesses(session, table, chosen.window, low)
+    if columns.changed and not columns.slices and (outside or not (chosen.slices or beside.slices)):
+        beside = replace(beside, slices=(*beside.slices, *carrier(session, table, state.position)))
+    reads = bool(chosen.slices or beside.slices or columns.slices)
+    origin = known.with_witnesses(session, table, chosen.window, low) if reads else None
     before = before_start(session, table, low) if first_time else None
     # A table that was looked at before and still has no rows has nothing new to say.
     if first_time and not chosen.resumed and (chosen.slices or before or state.table is None):
@@ -119,35 +103,49 @@ def survey(
     newer_wait = bool(settled.held) and settled.high != settled.newest
     if newer_wait:
         notes.append("newer rows wait for the " + "; ".join(settled.held))
-    if whole:
-        chosen = cutting.in_place_of_all(chosen, low)
+    strategy = strategy_of(request, len(chosen.slices))
+    window = chosen.replacing(low) if whole else chosen.window
     return Plan(
-        table=table,
-        strategy=strategy_of(request, len(chosen.slices)),
-        window=chosen.window,
+        Intent("sync", table, window, columns.window, strategy, settled.zone, origin),
+        _passes(request, table, columns.slices, beside, chosen.slices, outside, whole),
         resumed=chosen.resumed,
-        slices=chosen.slices,
-        again=again.slices,
-        overlap=again.overlap,
-        reread=columns.window,
-        reread_slices=columns.slices,
-        recipe=columns.recipe,
-        asks=columns.asks,
-        load_as="replace" if whole else load_as(table),
-        in_order=in_order(request, table),
         about=found.notes,
         notes=tuple(notes),
         held=settled.held,
         newer_wait=newer_wait,
         bound=None if settled.bound is None else settled.bound - (settled.ahead or 0.0),
         waits=waits,
-        before_start=before,
         start=str(low[0]) if first_time and low else None,
-        zone=settled.zone,
-        origin=origin,
-        outside=outside,
-        source=known.source(source, reads=origin is not None),
+        before_start=before,
+        source=known.source(source, reads=reads),
+        recipe=columns.recipe,
+        asks=columns.asks,
     )
+
+
+def _passes(
+    request: SyncOptions,
+    table: Table,
+    columns: Sequence[Slice],
+    beside: Again,
+    window: Sequence[Slice],
+    outside: bool,
+    whole: bool,
+) -> tuple[Pass, ...]:
+    """What is read, in order. Rows beside the window come first, unless the window's replace all others.
+
+    If there is no window, they replace all others themselves.
+    """
+    each: Literal["each", "often"] = "each" if in_order(request, table) else "often"
+    first = (Pass("columns", tuple(columns), commits=each, outside=outside),) if columns else ()
+    if whole and not window:
+        return (*first, Pass("window", beside.slices, "replace", outside=outside))
+    way = load_as(table)
+    others = again(table, beside.slices, beside.overlap, "replace" if whole else way, outside)
+    if whole:
+        return (*first, Pass("window", tuple(window), "replace", outside=outside), *others)
+    last = (Pass("window", tuple(window), way, each, outside=outside),) if window else ()
+    return (*first, *others, *last)
 
 
 def _log_bound(table: Table, settled: Settled) -> None:
@@ -281,32 +279,29 @@ def _since(source: Source, request: SyncOptions) -> Plan:
             table=table.name,
         )  # fmt: skip
     low: Position = (cursor_value(table, request.since or ""),)
-    settled = settle(replace(source, reading=replace(source.reading, low=low)))
-    high: Position | None = (cursor_value(table, request.until),) if request.until else None
+    settled, position = settle(source.of(low=low)), source.reading.state.position
+    nothing = Plan(Intent("sync", table, strategy=strategy_of(request, 0)))
+    high: Position | None = (cursor_value(table, request.until),) if request.until else position
     if high is None:
-        high = source.reading.state.position
-    if high is None:
-        return Plan(
-            table, strategy_of(request, 0), notes=("nothing to read again: there is no watermark yet",)
-        )
+        return replace(nothing, notes=("nothing to read again: there is no watermark yet",))
     if settled.high is None:
-        waits = source.reading.state.position is None and bool(settled.held)
-        return Plan(table, strategy_of(request, 0), held=settled.held, newer_wait=waits, waits=waits)
+        waits = position is None and bool(settled.held)
+        return replace(nothing, held=settled.held, newer_wait=waits, waits=waits)
     if str(high[0]) > str(settled.high[0]):
         high = settled.high
     if source.nth(low, high, 1) is None:
-        return Plan(table, strategy_of(request, 0))
+        return nothing
     if request.most is not None:
         high = cutting.limited(table, low, high, request.most, _matching(source), source.last)
     found = _walk(source, low, high, request)
     rows = cutting.rows_of_a_slice(request) * (len(found) + 1)
     window = Window("since", low, high, "cursor", found, None, rows)
-    pieces = tuple(replace(s, kind="since") for s in cutting.slices(window))
-    strategy = strategy_of(request, len(pieces))
-    return Plan(table, strategy, again=pieces, load_as="merge", outside=source.reading.outside)
+    pieces = [replace(s, kind="since") for s in cutting.slices(window)]
+    claim = replace(nothing.claim, strategy=strategy_of(request, len(pieces)))
+    return Plan(claim, again(table, pieces, outside=source.reading.outside))
 
 
-def _snapshot(session: Session, table: Table, request: SyncOptions, trust: Trust) -> Plan:
+def _snapshot(source: Source, table: Table, request: SyncOptions) -> Plan:
     if request.most is not None:
         raise ConfigError(
             "--limit and --max-chunks can't be used with mode full: a snapshot is all or nothing",
@@ -314,16 +309,133 @@ def _snapshot(session: Session, table: Table, request: SyncOptions, trust: Trust
         )
     if request.since is not None:
         raise ConfigError("--since needs a cursor; this table is read whole (mode full)", table=table.name)
+    session = source.session
     rows = edges.table_rows(session, table)
     window = Window(token_hex(8), None, None, "snapshot", (), open_work.now(session), rows)
     about: tuple[Note, ...] = ()
     pieces = cutting.slices(window)
     if cutting.shared(request, rows):
-        unfit = one_moment.unfit(table) or one_moment.obstacle(session, table, trust)
+        unfit = one_moment.unfit(table) or one_moment.obstacle(session, table, source.reading.trust)
         if unfit is None:
             parts = cutting.parts_of_the_key(request, rows)
             pieces = cutting.parts(window, edges.split_all(session, table, parts, request.slice_rows))
         else:
             about = (Note("one_connection", obstacle=unfit),)
-    strategy = strategy_of(request, len(pieces))
-    return Plan(table, strategy, window, slices=pieces, load_as="replace", about=about)
+    claim = Intent("sync", table, window, strategy=strategy_of(request, len(pieces)))
+    passes = (Pass("window", pieces, "replace"),)
+    return Plan(claim, passes, about=about, source=_source_id(source.of(table=table)))
+
+
+def _source_id(source: Source) -> SourceId:
+    return source_id(source.session, source.table, source.looks.ids(source.session, source.table))
+
+
+# ---------------------------------------------------------------- rows beside the window
+
+
+@dataclass(frozen=True)
+class Again:
+    """The slices to read again, and why."""
+
+    slices: tuple[Slice, ...] = ()
+    overlap: str | None = None  # fingerprint of the overlap among them
+    notes: tuple[str, ...] = ()
+
+
+def read_again(source: Source, settled: Settled) -> Again:
+    """Slices to read again: the stretch before the watermark if it changed, and rows outside the order."""
+    table, reading = source.table, source.reading
+    if not table.key or not table.cursor:
+        _check_cursors(source.session, table, source.reading.state)
+    if not table.cursor:
+        return Again()
+    seconds = overlap.overlap_seconds(reading, settled)
+    why = "; ".join(overlap.because(reading, settled)) if seconds > 0 else ""
+    if not table.key:
+        if why and not reading.trust.sees_engine:
+            raise DataError(
+                f"open transactions of engine {reading.trust.engine} can't be seen, and without a key nothing can be read"
+                " again: their rows would be missing",
+                hint=f"set tables.{table.name}.mode: full, or overlap_seconds: 0 if no transaction writes to it",
+                table=table.name,
+            )
+        return Again(notes=(overlap.said_missed(why),) if why else ())
+    found: list[Slice] = []
+    notes: list[str] = []
+    fingerprint = None
+    before, known = overlap.parts(reading.state.progress.overlap)
+    begin = overlap.begins(reading, settled)
+    if reading.state.position is not None and not reading.state.progress.manual and begin is not None:
+        piece, fingerprint = _before_the_watermark(source, settled, begin, before)
+        found += [piece] if fingerprint is not None else []
+        if clock.spread(settled.zone):
+            notes.append(overlap.said_zone(reading, settled, begin))
+    if why:
+        notes.append(overlap.said_again(reading, seconds, why))
+    loose, outside = _loose(source, settled)
+    if loose.rows or outside != known:
+        found.append(replace(loose, outside=outside != known))
+    if loose.rows:
+        notes.append(overlap.said_loose(loose))
+    if fingerprint is not None or outside != known:
+        fingerprint = overlap.with_loose(fingerprint or before, outside)
+    return Again(tuple(found), fingerprint, tuple(notes))
+
+
+def _before_the_watermark(
+    source: Source, settled: Settled, begin: Position, before: str
+) -> tuple[Slice, str | None]:
+    """The stretch from `begin` to the watermark, and its fingerprint; None if unchanged since last read."""
+    session, table, low = source.session, source.table, source.reading.low
+    assert low is not None
+    every = source.reading.outside
+    rows, places = edges.positions(session, table, begin, low, every=every)
+    contents = None
+    if overlap.is_final(source.reading, settled):
+        contents = "final"
+    elif overlap.has_places(before, places):
+        # This close to the watermark, a row may change again and keep its position.
+        contents = edges.contents(session, table, begin, low, every=every)
+    fingerprint = overlap.fingerprint(places, contents)
+    same = contents is not None and fingerprint == before
+    return Slice("overlap", 0, "cursor", begin, low, rows=rows), None if same else fingerprint
+
+
+def _loose(source: Source, settled: Settled) -> tuple[Slice, str]:
+    """Rows whose cursor is NULL, zero or in the future, and a fingerprint of those outside `where`.
+
+    The target lacks the latter since they were last read, unless the fingerprint has changed.
+    """
+    session, table = source.session, source.table
+    found = overlap.loose(source.reading, settled)
+    if found is None:
+        return Slice("loose", 1), ""
+    loose = sql.loose(table, found.beyond, found.zero)
+    outside = edges.outside(session, table, [loose]) if source.reading.outside else ""
+    return replace(found, rows=edges.count(session, table, [loose])), outside
+
+
+def _check_cursors(session: Session, table: Table, state: State) -> None:
+    """Refuses rows that fit no window and, without a key, would be duplicated if every sync read them."""
+    if table.cursor is None:
+        return
+    zero = overlap.zero_is_loose(table, state)
+    if not (table.column(table.cursor).nullable or zero):
+        return
+    rows = edges.count(session, table, [sql.loose(table, None, zero)])
+    if not rows:
+        return
+    empty = edges.count(session, table, [sql.loose(table, None)])
+    lacking = f"no {table.cursor}" if empty else f"a {table.cursor} of 0000-00-00"
+    if 0 < empty < rows:
+        lacking += ", or one of 0000-00-00"
+    cures = ["give them a value", "set `key` if some columns identify a row"]
+    if not table.recipe.where:
+        condition = f"{sql.quote(table.cursor)} {'IS NOT NULL' if rows == empty else '<> 0'}"
+        cures.append(f'leave them out until they have one: tables.{table.name}.where: "{condition}"')
+    raise DataError(
+        f"{counted(rows, 'row')} of {table.name} {'has' if rows == 1 else 'have'} {lacking}, and without a key "
+        "they can't be read: they would be missing",
+        hint=f"{', '.join(cures)}, or set tables.{table.name}.mode: full",
+        table=table.name,
+    )

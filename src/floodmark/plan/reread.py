@@ -37,6 +37,7 @@ from floodmark.model.run import SyncOptions
 from floodmark.model.table import Column, Table
 from floodmark.model.text import counted
 from floodmark.model.types import fields
+from floodmark.model.warehouse import holding
 from floodmark.model.window import Slice, Window
 from floodmark.plan import recipe
 from floodmark.plan.decide import start_position
@@ -124,8 +125,7 @@ def _shows(change: ColumnChange, before: Table, now: Table) -> bool:
     if change.kind != "changed":
         return True
     was, is_ = (
-        {f.target: f.duckdb if table.recipe.holds == "any" else f.redshift for f in fields(table)}
-        for table in (before, now)
+        {f.target: holding(table.recipe.holds).type_of(f) for f in fields(table)} for table in (before, now)
     )
     places = {f.target for f in fields(now) if f.column == change.column}
     return any(was.get(place) != is_[place] for place in places)

@@ -11,6 +11,7 @@ import random
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from floodmark.model import zones as clock
 from floodmark.model.position import Position, Value
@@ -47,6 +48,10 @@ class Source:
     def table(self) -> Table:
         return self.reading.table
 
+    def of(self, **reading: Any) -> Source:
+        """The same, with other values of the reading."""
+        return replace(self, reading=replace(self.reading, **reading))
+
     def now(self) -> float:
         """The source's clock."""
         return open_work.now(self.session)
@@ -65,20 +70,17 @@ class Source:
         return [h for h in found if h.may_write(self.table.source.schema, self.table.source.table)]
 
 
-def settle(source: Source, expected: Callable[[], None] = lambda: None) -> Settled:
+def settle(source: Source) -> Settled:
     """How far the table can be read; waits for the settling time if rows are fresh.
 
-    If there will be rows to read, `expected` is called before the wait, so that other parts can get ready
-    meanwhile.
+    Whoever is told about the wait learns whether there will be rows to read, and can get ready meanwhile.
     """
     if source.table.recipe.unix is not None:
-        return _unix(source, expected, source.table.recipe.unix)
-    if not temporal(source.table):
-        return _ids(source)
-    return _times(source, expected)
+        return _unix(source, source.table.recipe.unix)
+    return _times(source) if temporal(source.table) else _ids(source)
 
 
-def _times(source: Source, expected: Callable[[], None]) -> Settled:
+def _times(source: Source) -> Settled:
     """Settles cursors that are times in a zone."""
     reading = source.reading
     # Its first and its last reading show whether the zone was the same all the time.
@@ -98,10 +100,9 @@ def _times(source: Source, expected: Callable[[], None]) -> Settled:
         last = source.last(below=top)
     fresh = ask_again = bound.is_fresh(reading, aim, wall, last)
     if last is not None and fresh:
-        if reading.has_news(last) and not bound.all_held(aim, source.open_work()):
-            expected()
+        coming = reading.has_news(last) and not bound.all_held(aim, source.open_work())
         pause = bound.pause(aim, wall, last, source.now())
-        _sleep(source, pause.seconds, Wait("settling"))
+        _sleep(source, pause.seconds, Wait("settling", coming=coming))
         ask_again = pause.for_all
     look, seen = source.open_work(), frozenset[int]()
     if more := bound.patience(reading, aim, fresh, look):
@@ -163,7 +164,7 @@ def _ids(source: Source) -> Settled:
     return _when_ended(source, Settled(newest, newest, bound=source.now()))
 
 
-def _unix(source: Source, expected: Callable[[], None], unit: clock.Unit) -> Settled:
+def _unix(source: Source, unit: clock.Unit) -> Settled:
     """Settles integers from an application's clock: up to the current tick, once work open then has ended.
 
     Waiting for open work is what a counter needs, too: taking a counter for a clock loses nothing.
@@ -174,9 +175,7 @@ def _unix(source: Source, expected: Callable[[], None], unit: clock.Unit) -> Set
     if newest is not None and int(newest[0]) >= tick.top:
         high = source.last(below=tick.top)
     if high is not None and tick.is_fresh(high):
-        if reading.has_news(high):
-            expected()
-        _sleep(source, tick.over - source.now(), Wait("settling"))
+        _sleep(source, tick.over - source.now(), Wait("settling", coming=reading.has_news(high)))
         high = source.last(below=tick.top)
     settled = tick.settled(high, newest, source.now())
     if high is None or high == reading.state.position:

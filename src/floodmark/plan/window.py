@@ -46,6 +46,12 @@ class Chosen:
     slices: tuple[Slice, ...] = ()
     resumed: bool = False  # an earlier run left it open
 
+    def replacing(self, low: Position | None) -> Window:
+        """The same window, but replacing all rows of the target, even if there are no new ones."""
+        if self.window is None:
+            return Window(token_hex(8), low, None, "snapshot", (), None, 0, whole=True)
+        return replace(self.window, whole=True)
+
 
 # ---------------------------------------------------------------- slices
 
@@ -232,10 +238,3 @@ def opened(
         rows = min(rows, request.most)
     window = Window(token_hex(8), low, high, by, edges, settled.bound, rows, ahead=settled.ahead)
     return Chosen(window, slices(window))
-
-
-def in_place_of_all(chosen: Chosen, low: Position | None) -> Chosen:
-    """The same, but replacing all rows of the target, even if there are no new ones."""
-    if chosen.window is None:
-        return Chosen(Window(token_hex(8), low, None, "snapshot", (), None, 0, whole=True))
-    return replace(chosen, window=replace(chosen.window, whole=True))

@@ -26,7 +26,7 @@ from floodmark.model.note_words import clause
 from floodmark.model.notes import Kind, Note, not_followed
 from floodmark.model.secrets import of_url
 from floodmark.model.text import counted
-from floodmark.model.warehouse import DUCKDB
+from floodmark.model.warehouse import UNLIMITED
 from floodmark.setup.doctor.tables import check_table
 from floodmark.source import ranges as edges
 from floodmark.source.describe import discover_with_notes, list_tables, proposed_cursor
@@ -189,7 +189,7 @@ def _table(session: Session, name: str, database: str | None, target: str | None
         rows = edges.table_rows(session, table)
         left = not_followed(table, options.deletes)
         notes = tuple(note for note in discovered.notes if note.kind not in left)
-        first, *others = check_table(replace(discovered, notes=notes), rows, DUCKDB)
+        first, *others = check_table(replace(discovered, notes=notes), rows, UNLIMITED)
     except FloodmarkError as error:
         hint = f"; {error.hint}" if error.hint else ""
         return ListedTable(name, target=target, error=" ".join(f"{error.message}{hint}".split()))

@@ -20,7 +20,7 @@ import pyarrow.compute
 from floodmark.model.policies import tells_rows_apart, when_too_long
 from floodmark.model.table import Table
 from floodmark.model.types import TWIN, Field, is_moment, member_text
-from floodmark.model.warehouse import DUCKDB, MAX_LARGE_STRING, SUPER, Capabilities
+from floodmark.model.warehouse import UNLIMITED, Capabilities
 from floodmark.source.rows.text import gathered
 
 # pyarrow's stubs can't type arrays whose type is known only at run time.
@@ -70,14 +70,14 @@ def converter(field: Field, table: Table, limits: Capabilities, changes: Changes
     if field.is_text:
         whole = limits.parses(field)
         limit = limits.document if whole else limits.text
-        texts = _bounded(_values(field), field, limit, table, changes)
+        texts = _bounded(_values(field), field, limit, table, changes, limits)
         if field.name in table.key and member_text(table.column(field.name)):
             texts = _unlike_others(texts)
         return texts if limits.nul else _without_nul(texts, field, table, changes, document=whole)
     if field.file_only:
-        return _weights(limits.weight)
+        return _weights(limits)
     if pa.types.is_binary(field.arrow) or pa.types.is_large_binary(field.arrow):
-        return _bounded(_same, field, limits.binary, table, changes)
+        return _bounded(_same, field, limits.binary, table, changes, limits)
     return _values(field)
 
 
@@ -86,12 +86,16 @@ def refused_above(field: Field, table: Table, limits: Capabilities) -> int | Non
     return limits.exceeded(field) if when_too_long(field, table) == "error" else None
 
 
-def way_out(field: Field, table: Table, limit: int) -> str:
+def way_out(field: Field, table: Table, limits: Capabilities) -> str:
     """The hint for a value that is too long."""
-    return _document_choices(limit) if field.redshift == SUPER else _choices(field, table)
+    if not limits.parses(field):
+        return _choices(field, table)
+    return f"JSON can't be truncated: set {limits.longer}overflow: null, or exclude the column"
 
 
-def to_arrow(field: Field, cells: list[bytes | None], table: Table, limits: Capabilities = DUCKDB) -> Array:
+def to_arrow(
+    field: Field, cells: list[bytes | None], table: Table, limits: Capabilities = UNLIMITED
+) -> Array:
     """Converts the cells of one column, for few values. The reader keeps its converters instead."""
     return converter(field, table, limits, Changes())(pa.array(cells, gathered(field.arrow)))
 
@@ -100,8 +104,9 @@ def _same(cells: Array) -> Array:
     return cells
 
 
-def _weights(limit: int | None) -> Convert:
+def _weights(limits: Capabilities) -> Convert:
     """A key's weights, unchanged; no policy may touch values that rows are merged by."""
+    limit = limits.weight
     if limit is None:
         return _same
 
@@ -112,7 +117,7 @@ def _weights(limit: int | None) -> Convert:
         index = pc.index(pc.fill_null(pc.greater(lengths, limit), False), True).as_py()
         raise Unfit(
             index,
-            f"a key with {lengths[index].as_py():,} bytes of collation weights, but Redshift compares at most "
+            f"a key with {lengths[index].as_py():,} bytes of collation weights, but {limits.label} compares at most "
             f"{limit:,}",
             "give the key column a _bin collation, or shorten the value",
         )
@@ -226,14 +231,18 @@ def _impossible(text: Array) -> Array:
 # ---------------------------------------------------------------- overflow
 
 
-def _bounded(inner: Convert, field: Field, limit: int | None, table: Table, changes: Changes) -> Convert:
+def _bounded(
+    inner: Convert, field: Field, limit: int | None, table: Table, changes: Changes, limits: Capabilities
+) -> Convert:
     """The conversion with the warehouse's limit applied, if values of the column can exceed it."""
     if limit is None or field.max_bytes <= limit:
         return inner
-    return lambda cells: _within(inner(cells), limit, field, table, changes)
+    return lambda cells: _within(inner(cells), limit, field, table, changes, limits)
 
 
-def _within(values: Array, limit: int, field: Field, table: Table, changes: Changes) -> Array:
+def _within(
+    values: Array, limit: int, field: Field, table: Table, changes: Changes, limits: Capabilities
+) -> Array:
     lengths = pc.binary_length(values)
     if (pc.max(lengths).as_py() or 0) <= limit:
         return values
@@ -244,7 +253,7 @@ def _within(values: Array, limit: int, field: Field, table: Table, changes: Chan
         raise Unfit(
             pc.index(lengths, longest).as_py(),
             f"a value of {longest.as_py():,} bytes, but the warehouse holds at most {limit:,}",
-            way_out(field, table, limit),
+            way_out(field, table, limits),
         )
     changes.add(field, long)
     if policy == "null":
@@ -295,11 +304,6 @@ def _without_nul(inner: Convert, field: Field, table: Table, changes: Changes, d
         )
 
     return convert
-
-
-def _document_choices(limit: int) -> str:
-    longer = "warehouse.large_strings: true if the cluster has enable_large_strings_opt_in, or "
-    return f"JSON can't be truncated: set {longer if limit < MAX_LARGE_STRING else ''}overflow: null, or exclude the column"
 
 
 def _choices(field: Field, table: Table) -> str:

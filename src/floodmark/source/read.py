@@ -15,7 +15,7 @@ import pyarrow as pa
 from floodmark.model.errors import DataError
 from floodmark.model.table import Table
 from floodmark.model.types import TWIN, Field, fields, quote, schema_of
-from floodmark.model.warehouse import DUCKDB, Capabilities
+from floodmark.model.warehouse import UNLIMITED, Capabilities
 from floodmark.source.convert import Array, Changes, Unfit, converter
 from floodmark.source.errors import hint_for, meaning
 from floodmark.source.session import Session
@@ -46,7 +46,7 @@ class Batches:
         sql: str,
         *,
         rows: int = ROWS,
-        limits: Capabilities = DUCKDB,
+        limits: Capabilities = UNLIMITED,
         chosen: Sequence[Field] | None = None,
     ) -> None:
         self.rows = 0

@@ -42,7 +42,7 @@ def check_lengths(session: Session, table: Table, window: Window | None, limits:
             if cell is not None and int(cell) > limit:
                 raise DataError(
                     f"column {field.column}: a value of {int(cell):,} bytes, but the warehouse holds at most {limit:,}",
-                    hint=way_out(field, table, limit),
+                    hint=way_out(field, table, limits),
                     table=table.name,
                 )
 

@@ -21,7 +21,6 @@ from floodmark.spark.task_secrets import SentFile, at_hand, packed, unpacked
 # Modules that slices need, by name, since this module must not depend on them. A worker imports them before
 # its first task. A `verify` needs some more, which its first task imports.
 PRELOADED = (
-    "floodmark.extract.shared_snapshot",
     "floodmark.extract.task",
     "floodmark.source.log_in",
     "pyarrow.parquet",

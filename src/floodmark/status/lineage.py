@@ -118,10 +118,10 @@ class LineageEvents:
 
     def _target(self, target: str) -> Document:
         spec = self.config.warehouse
-        if spec.kind == "duckdb":
-            return {"namespace": f"duckdb://{spec.path}", "name": f"{spec.schema}.{target}"}
+        if spec.path is not None:
+            return {"namespace": f"{spec.kind}://{spec.path}", "name": f"{spec.schema}.{target}"}
         return {
-            "namespace": f"redshift://{_cluster(spec.host or '')}:{spec.port}",
+            "namespace": f"{spec.kind}://{_cluster(spec.host or '')}:{spec.port}",
             "name": f"{spec.database}.{spec.schema}.{target}",
         }
 

@@ -1,4 +1,4 @@
-"""Changes that no cursor reveals: rows deleted at the source, and columns changed by foreign keys.
+"""Changes that no cursor reveals: rows deleted at the source, and columns changed by foreign keys; and repairs.
 
 One comparison, run now and then, finds both. A key counts as deleted only if the source, queried again under
 the claim, has no row with it that matches `where`; and never if that would leave next to nothing, unless the
@@ -16,7 +16,7 @@ from functools import partial
 import pyarrow as pa
 
 from floodmark.config.load import TableOptions
-from floodmark.extract.key_file import key_table
+from floodmark.extract.files import key_table
 from floodmark.load import canonical
 from floodmark.load.protocol import KEYS
 from floodmark.log.fold import State
@@ -25,15 +25,19 @@ from floodmark.model.errors import ConfigError, DataError
 from floodmark.model.plausible import implausible
 from floodmark.model.position import Key
 from floodmark.model.table import Table
-from floodmark.model.times import parse_moment
+from floodmark.model.times import parse_moment, temporal
 from floodmark.model.types import fields
 from floodmark.model.window import Slice
+from floodmark.plan.bound import Reading
+from floodmark.plan.origin import check_origin
+from floodmark.plan.wait import Source, settle
 from floodmark.services import Services
 from floodmark.source import ranges as edges
 from floodmark.source.cascades import of as cascades
 from floodmark.source.cascades import touched
 from floodmark.source.keys import gone, weights
-from floodmark.verify.compare import compare, described
+from floodmark.source.sources import source_id
+from floodmark.verify.compare import Differences, compare, described
 
 # Most keys that one task reads; a small number is spread over several tasks.
 KEYS_PER_SLICE = 20_000
@@ -192,3 +196,39 @@ def _implausible(table: Table, deleted: int, rows: int) -> DataError:
         hint=FORCE,
         table=table.name,
     )
+
+
+# ---------------------------------------------------------------- repairs
+
+
+def to_repair(
+    services: Services, table: Table, found: Differences
+) -> tuple[tuple[Key, ...], tuple[Key, ...]]:
+    """The rows to read again, and the extra rows that the source lacks, queried now under our claim.
+
+    Extra rows that it has exist twice, or their key reads differently.
+    """
+    with services.reading("verify", table) as session:
+        absent = set(gone(session, table, found.extra))
+    there = (key for key in found.extra if key not in absent)
+    different = (key for key, _ in found.different)
+    return (*found.missing, *different, *there), tuple(absent)
+
+
+def check_repairable(services: Services, table: Table, state: State, options: TableOptions) -> None:
+    """Refuses a table without a key, and a source other than the one read."""
+    if not table.key:
+        raise ConfigError(
+            "a table without a key can't be repaired row by row",
+            hint=f"read it again into an empty target: floodmark watermark reset -t {table.name} --force",
+            table=table.name,
+        )
+    # Rows of a source that is behind would replace newer ones.
+    with services.session("verify") as session:
+        services.sources.check(table.name, source_id(session, table, with_id=False))
+        looks = services.looks(session)
+        reading = Reading(table, state, options, looks.trust(session), low=state.position)
+        source = Source(session, looks, reading)
+        newest = source.last()
+        back_to = settle(source).back_to if temporal(table) else None
+        check_origin(source, newest, back_to=back_to)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from floodmark.config.load import Config, WarehouseSpec
+from floodmark.config.load import Config, TableOptions, WarehouseSpec
 from floodmark.load.preview import LoadPreview, look_briefly
 from floodmark.log.fold import State, restarted_by
 from floodmark.log.log import Log
@@ -25,10 +25,12 @@ from floodmark.model.types import GEOMETRIES, Field, fields, is_moment
 from floodmark.model.warehouse import Capabilities
 from floodmark.plan import decide as planning
 from floodmark.plan import takeover as legacy
+from floodmark.plan.bound import Reading
 from floodmark.plan.decide import Plan
 from floodmark.plan.make import survey
 from floodmark.plan.tables import StoredTables
 from floodmark.plan.takeover import Takeover
+from floodmark.plan.wait import Source
 from floodmark.source.describe import Discovered, discover_with_notes, resolve
 from floodmark.source.session import Session
 from floodmark.source.shared_looks import SharedLooks
@@ -142,7 +144,7 @@ def mark(column: Field, table: Table, can: Capabilities) -> str | None:
     if (limit := can.exceeded(column)) is not None:
         return f"over {limit:,} bytes: {when_too_long(column, table)}"
     kind = table.column(column.column).data_type
-    if kind == "decimal" and column.redshift.startswith("VARCHAR"):
+    if kind == "decimal" and column.is_text:
         return "as text: more than 38 digits"
     if kind == "time":
         return "as text: up to 838 hours"
@@ -205,40 +207,49 @@ def plan(config: Config, name: str, options: SyncOptions) -> Preview:
         chosen, log = config.options(name), Log(store, name)
         request = replace(options, slice_rows=chosen.slice_rows)
         found = discover_with_notes(session, name, chosen, config.source.database)
-        made = preview(session, config, found, log, log.read(), request, Starts(store, config))
+        source = source_of(session, found, log.read(), chosen)
+        made = preview(source, found, config, log, request, Starts(store, config))
     ours = StorePipeline(store, config.warehouse.label).known_id
     return replace(made, load=look_briefly(config.warehouse, log, made.state, made.plan.table, ours))
 
 
 def preview(
-    session: Session,
-    config: Config,
+    source: Source,
     found: Discovered,
+    config: Config,
     log: Log,
-    state: State,
     request: SyncOptions,
     starts: Starts,
-    *,
-    expected: Callable[[], None] = lambda: None,
-    looks: SharedLooks | None = None,
-    waiting: Callable[[Wait | None], None] | None = lambda on: None,
-    doubted: bool = False,
     old: float = 0.0,
 ) -> Preview:
     """What the next sync of a table, as it is described now, would do; raises what would refuse it.
 
-    Only `load`, the warehouse's part, is left to the caller. For the options see `survey`; that the older tool
-    left no watermark may be `old` seconds old.
+    Only `load`, the warehouse's part, is left to the caller. That the older tool left no watermark may be `old`
+    seconds old.
     """
-    table, options = found.table, config.options(found.table.name)
+    table, options = found.table, source.reading.options
     deletes.check(table, options)
-    state, start, taken = restarted_by(state, table), None, Takeover()
+    state, start, taken = source.reading.state, None, Takeover()
     if state.position is None:
         start = starts.of(table.name)
         if request.since is None and legacy.untouched(state):
-            taken = legacy.takeover(session, log.store.recently(old), table, options, start)
+            taken = legacy.takeover(source.session, log.store.recently(old), table, options, start)
             state = taken.applied(state)
-    made = survey(
-        session, found, state, options, request, log, start, expected, looks or SharedLooks(), waiting, doubted
-    )  # fmt: skip
+    made = survey(source.of(state=state), found, request, log, start)
     return Preview(made, state, config.warehouse, request, options.exclude, start, taken)
+
+
+def source_of(
+    session: Session,
+    found: Discovered,
+    state: State,
+    options: TableOptions,
+    looks: SharedLooks | None = None,
+    waits: Callable[[Wait | None], None] | None = lambda on: None,
+    doubted: bool = False,
+) -> Source:
+    """The source of a table that was found in this session, for queries by its next sync; for the rest see `Source`."""
+    looks = looks or SharedLooks()
+    trust = replace(looks.trust(session), engine=found.engine)
+    reading = Reading(found.table, restarted_by(state, found.table), options, trust)
+    return Source(session, looks, reading, waits, doubted)

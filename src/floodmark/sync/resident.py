@@ -28,8 +28,7 @@ from floodmark.model.events import Emit, RunEnded
 from floodmark.model.run import SyncOptions, SyncReport, new_run
 from floodmark.model.times import stamp
 from floodmark.spark.on_demand import WarmSpark
-from floodmark.sync.reported import Reported
-from floodmark.sync.run import sync
+from floodmark.sync.run import Reported, sync
 
 log = logging.getLogger("floodmark")
 

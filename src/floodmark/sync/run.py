@@ -1,4 +1,9 @@
-"""One run: its tables in parallel, each in a `TableRun`; its report, left in the store if it did anything."""
+"""One run: its tables in parallel; its report, left in the store if it did anything; how fresh its targets are now.
+
+A target (`warehouse.freshness`) is as fresh as the bound of the last window that it holds: rows committed later may be
+missing. A run that was limited, or that failed, does not change a table's freshness. It is derived: a failure to write
+it fails no sync.
+"""
 
 from __future__ import annotations
 
@@ -6,31 +11,58 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from functools import partial
 
 from floodmark.clean.copies import Keep, clean_daily
 from floodmark.config.load import Config
-from floodmark.log.status import first_named
+from floodmark.load.protocol import Freshness
+from floodmark.log.status import TableStatus, first_named, read_status
 from floodmark.model import events
 from floodmark.model.errors import FloodmarkError, Interrupted
 from floodmark.model.run import SyncOptions, SyncReport, TableReport
+from floodmark.model.times import parse_moment
 from floodmark.plan.tables import said_new
 from floodmark.services import Services
 from floodmark.spark.context import Spark
 from floodmark.spark.on_demand import WarmSpark
 from floodmark.status.live import LiveDocuments
 from floodmark.store.store import Store
-from floodmark.sync.freshness import tell_freshness
-from floodmark.sync.reported import Reported
-from floodmark.sync.resources import Work
-from floodmark.sync.table import TableRun
+from floodmark.sync.table import refuse_table, repair_table, sync_table
+from floodmark.sync.work import Work
 from floodmark.verify.run import Verified, findings
 
-log = logging.getLogger("floodmark")
+logger = logging.getLogger("floodmark")
 
 # Seconds that the report of an interrupted run may take.
 STOP_SECONDS = 2.0
+# Seconds between two reports of a failure that lasts.
+EVERY = 3600.0
+
+
+@dataclass
+class Reported:
+    """Which runs of a resident sync leave a report: all that did something, and one an hour for a failure that lasts.
+
+    A failure lasts until its table, or the run as a whole, succeeds: the next one is reported at once.
+    """
+
+    # By table and exit code, because messages may differ each time.
+    _at: dict[tuple[str | None, int], float] = field(default_factory=dict)
+
+    def wanted(self, report: SyncReport, error: FloodmarkError | None, now: float) -> bool:
+        """Whether a run leaves its report; if so, its failures count as reported. `error`: of the run as a whole."""
+        failed: list[tuple[str | None, int]] = [(t.table, t.exit_code) for t in report.tables if t.error]
+        if error is not None:
+            failed.append((None, error.code))
+        over = {t.table for t in report.tables if not t.error} | (set() if error else {None})
+        self._at = {one: at for one, at in self._at.items() if one[0] not in over and now - at < EVERY}
+        did_something = any(t.commits or t.files_loaded for t in report.tables)
+        if failed and all(one in self._at for one in failed) and not did_something:
+            return False
+        self._at |= dict.fromkeys(failed, now)
+        return True
 
 
 def sync(
@@ -65,14 +97,14 @@ def sync(
             emit(events.TablesChosen("", (*(one.table for one in unknown), *tables)))
             for number, one in enumerate(unknown):
                 if one.error is not None and one.table in work.stored.names():
-                    shown = TableRun(work, one.table, 1).not_begun(one.error)
+                    shown = refuse_table(work.table(one.table), one.error)
                     unknown[number] = one = replace(one, watermark=shown)
                 emit(events.Ended(one.table, one))
-            runs = [TableRun(work, name, len(tables)) for name in tables]
+            runs = [partial(sync_table, work.table(name, len(tables))) for name in tables]
             try:
-                done = work.side_by_side([one.go for one in runs])
+                done = work.side_by_side(runs)
             except Interrupted as error:
-                _stopped(work, tables, [one.report for one in runs if one.ended], error)
+                _stopped(work, tables, error)
                 raise
             reports = [*unknown, *(report for report in done if not report.left_out)]
             new: list[str] = []
@@ -83,7 +115,7 @@ def sync(
             report = work.report(reports, new)
             if reported is None or reported.wanted(report, None, time.monotonic()):
                 _leave(work, report)
-            tell_freshness(work, report)
+            note_freshness(work, report)
     except FloodmarkError as error:
         if not isinstance(error, Interrupted) and not options.dry_run:
             emit(events.RunEnded("", None, error))
@@ -102,7 +134,7 @@ def repairing(force: bool = False) -> Callable[[Services, str, int], Verified]:
             shared.append(Work(services, SyncOptions(force=force)))
         began = time.monotonic()
         try:
-            done = TableRun(shared[0], name, 1).repair()
+            done = repair_table(shared[0].table(name))
         except FloodmarkError as error:
             services.emit(events.StageEnded(name, "verify"))
             return Verified(name, seconds=time.monotonic() - began, error=error.of(name))
@@ -122,16 +154,16 @@ def _refused(
     A function of its own: the runs keep the error, and its traceback must not keep them and their connections.
     """
     known = work.stored.known(names, all_tables)
-    runs = [TableRun(work, name, len(known)) for name in known]
-    work.side_by_side([partial(run.not_begun, error) for run in runs])
+    runs = [work.table(name, len(known)) for name in known]
+    work.side_by_side([partial(refuse_table, run, error) for run in runs])
     report = work.report(run.report for run in runs if run.report.error is not None)
     if reported is None or reported.wanted(report, error, time.monotonic()):
         _leave_failed(work, report, error)
 
 
-def _stopped(work: Work, names: Sequence[str], done: Sequence[TableReport], error: Interrupted) -> None:
+def _stopped(work: Work, names: Sequence[str], error: Interrupted) -> None:
     """Reports a run that was interrupted: its tables as far as they had got."""
-    found = {one.table: one for one in done}
+    found = {one.table: one for one in work.ended}
     tables = [found.get(name) or TableReport(name, stopped=True) for name in names]
     report = work.report(
         replace(one, error=error) if one.stopped else one for one in tables if not one.left_out
@@ -151,7 +183,7 @@ def _leave_failed(work: Work, report: SyncReport, error: FloodmarkError | None) 
         work.pipeline.known()  # not into the store of a pipeline with another warehouse
         work.write_run(report, error)
     except FloodmarkError as other:
-        log.info("the run's report could not be written: %s", other.message)
+        logger.info("the run's report could not be written: %s", other.message)
 
 
 def _leave(work: Work, report: SyncReport) -> None:
@@ -168,4 +200,44 @@ def _leave(work: Work, report: SyncReport) -> None:
     except FloodmarkError as error:
         if report.ok:
             raise
-        log.info("the run's report could not be written: %s", error.message)
+        logger.info("the run's report could not be written: %s", error.message)
+
+
+# ---------------------------------------------------------------- freshness
+
+
+def note_freshness(work: Work, report: SyncReport) -> None:
+    """Writes the run's targets to `floodmark_freshness`, if the configuration wants that."""
+    options, services = work.options, work.services
+    if not services.config.warehouse.freshness or options.dry_run or options.backup_only:
+        return
+    try:
+        found = []
+        for table in report.tables:
+            # A run that only loads does not check the source: the look of the run that extracted counts.
+            status = (
+                read_status(services.store, table.table) if options.load_only and not table.error else None
+            )
+            if (row := freshness(table, options, report.run, status)) is not None:
+                found.append(row)
+        if found:
+            services.warehouse().note_freshness(found)
+    except FloodmarkError as error:
+        services.emit(events.Noted("", f"warning: floodmark_freshness was not written: {error.message}"))
+
+
+def freshness(
+    report: TableReport, options: SyncOptions, run: str, status: TableStatus | None = None
+) -> Freshness | None:
+    """How fresh a target is after this run; None: no fresher than before, or unknown."""
+    shown, table = report.watermark, report.described
+    if report.error or report.left_out or shown is None or table is None or shown.pending_s3_files:
+        return None
+    looked: str | None = shown.last_check_time
+    complete = report.complete_at
+    if options.load_only:
+        looked, complete = (status.caught_up_at, status.complete_at) if status else (None, None)
+    if looked is None or complete is None:
+        return None
+    as_of, mark = datetime.fromtimestamp(complete, UTC), shown.last_mysql_data_timestamp
+    return Freshness(table.target, report.table, as_of, parse_moment(looked), mark, shown.commit, run)

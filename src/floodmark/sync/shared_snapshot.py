@@ -15,8 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 
-from floodmark.extract.shared_snapshot import Share, SharedSnapshotJob
-from floodmark.extract.task import SliceJob, SliceResult
+from floodmark.extract.task import Share, SharedSnapshotJob, SliceJob, SliceResult
 from floodmark.model import log_lines
 from floodmark.model.errors import FloodmarkError, Interrupted, TransientError
 from floodmark.model.events import waiting

@@ -161,7 +161,7 @@ def beyond(session: Session, scope: Scope, span: Span, most: int) -> list[str]:
 def listed(session: Session, scope: Scope, spans: Sequence[Span], prefixes: Collection[str]) -> Rows:
     """The rows of some ranges, or those of them whose hashed keys have one of the prefixes."""
     listing = _Listing(scope)
-    place = Field("place", scope.table.key[0], select="", arrow=pa.int64(), redshift="", duckdb="")
+    place = Field("place", scope.table.key[0], select="", arrow=pa.int64())
     for span in spans:
         for batch in _batches(session, scope, source_sql.fetched_places(scope, span), scope.forms, place):
             *columns, inside = batch.columns

@@ -20,7 +20,6 @@ from floodmark.model.origin import UNKNOWN_SOURCE, SourceId
 from floodmark.model.position import Position
 from floodmark.model.row_sketch import Sketch
 from floodmark.model.table import Table
-from floodmark.model.warehouse import SUPER
 from floodmark.services import Services
 from floodmark.spark.job import Job
 from floodmark.verify import hashed
@@ -176,6 +175,6 @@ def beside(question: Callable[[Callable[[], bool]], T]) -> Iterator[Future[T]]:
 
 
 def parsed_columns(services: Services, table: Table) -> frozenset[str]:
-    """The target's columns that are SUPER: whoever created the target may have made text such a column."""
-    types = services.warehouse().types(table.target) or {}
-    return frozenset(name for name, type_ in types.items() if type_.upper() == SUPER)
+    """The target's columns of parsed JSON: whoever created the target may have made text such a column."""
+    types, can = services.warehouse().types(table.target) or {}, services.config.warehouse.can
+    return frozenset(name for name, type_ in types.items() if type_.upper() == can.parsed)

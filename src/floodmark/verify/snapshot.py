@@ -60,7 +60,7 @@ def staged(services: Services, scope: Scope, files: Sequence[DataFile]) -> Diges
 
     One file after the other, so that no more than one has to fit on this machine.
     """
-    from floodmark.load.duckdb.files import ask  # DuckDB is imported only when it is needed
+    from floodmark.load.duckdb.merge import ask  # DuckDB is imported only when it is needed
 
     store, total = services.store, Digest()
     for file in files:

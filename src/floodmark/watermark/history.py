@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from floodmark.config.load import Config
-from floodmark.load.ledgers import Ledgers
+from floodmark.load.preview import Ledgers
 from floodmark.log.document import data_position
 from floodmark.log.fold import Damaged, State, duplicates, fold, would_duplicate
 from floodmark.log.log import Log, draft

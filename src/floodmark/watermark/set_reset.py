@@ -12,10 +12,9 @@ from datetime import UTC, datetime
 
 from floodmark.config.load import Config
 from floodmark.load.decide import check_holder
-from floodmark.load.ledgers import ledger_of
-from floodmark.load.open import open_warehouse
 from floodmark.load.pending import created_after, ledger_for, pending
-from floodmark.load.protocol import LEDGER, Warehouse
+from floodmark.load.preview import ledger_of
+from floodmark.load.protocol import LEDGER, Warehouse, open_warehouse
 from floodmark.log import pipeline
 from floodmark.log.claim import Changed, claim, decide_and_claim, refuse_if_held
 from floodmark.log.fold import State, duplicates, would_duplicate

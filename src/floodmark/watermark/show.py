@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from floodmark.config.load import Config
-from floodmark.load.ledgers import Ledgers, ledger_of
+from floodmark.load.preview import Ledgers, ledger_of
 from floodmark.log import copies
 from floodmark.log.fold import State
 from floodmark.log.lease import activity_now

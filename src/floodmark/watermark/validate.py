@@ -11,8 +11,7 @@ from contextlib import closing, suppress
 
 from floodmark.clean.remove import documents
 from floodmark.config.load import Config
-from floodmark.load.open import open_warehouse
-from floodmark.load.protocol import Warehouse
+from floodmark.load.protocol import Warehouse, open_warehouse
 from floodmark.log import copies
 from floodmark.log.claim import Changed, claim, decide_and_claim
 from floodmark.log.copies import Publisher

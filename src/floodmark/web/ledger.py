@@ -14,7 +14,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Literal
 
 from floodmark.config.load import WarehouseSpec
-from floodmark.load.open import open_warehouse
+from floodmark.load.protocol import open_warehouse
 from floodmark.log.lease import LeaseNote, lives
 from floodmark.log.status import parse
 from floodmark.model.errors import FloodmarkError

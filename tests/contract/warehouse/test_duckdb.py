@@ -14,9 +14,9 @@ import duckdb
 import pyarrow as pa
 import pytest
 
-from floodmark.load.duckdb import file, handing_out
-from floodmark.load.duckdb.errors import said_through_arrow, translated
-from floodmark.load.duckdb.file import DatabaseFile
+from floodmark.load.duckdb import file
+from floodmark.load.duckdb import warehouse as duckdb_warehouse
+from floodmark.load.duckdb.file import DatabaseFile, said_through_arrow, translated
 from floodmark.load.duckdb.warehouse import DuckDB
 from floodmark.load.protocol import LEDGER
 from floodmark.model.errors import ConfigError, DataError, FloodmarkError, Interrupted, TransientError
@@ -77,7 +77,7 @@ def test_another_process_gets_the_file_while_rows_are_handed_out(
     with duckdb.connect(str(path)) as con:
         con.execute("CREATE TABLE t AS SELECT i::INT AS id FROM range(60000) r(i)")
     monkeypatch.setattr(file, "HOLD", 0.2)
-    monkeypatch.setattr(handing_out, "PORTION_SECONDS", 0.1)
+    monkeypatch.setattr(duckdb_warehouse, "PORTION_SECONDS", 0.1)
     ids, done = list[Any](), threading.Event()
     with subprocess.Popen([sys.executable, "-c", LOAD, str(path)], stdin=-1, stdout=-1) as other:
         assert other.stdin and other.stdout and other.stdout.readline()

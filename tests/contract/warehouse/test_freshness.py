@@ -6,7 +6,7 @@ import threading
 from dataclasses import replace
 from datetime import UTC, datetime
 
-from floodmark.load.freshness import Freshness
+from floodmark.load.protocol import Freshness
 from tests.support.warehouse_loads import Place
 
 

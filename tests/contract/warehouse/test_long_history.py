@@ -16,7 +16,7 @@ import pytest
 from floodmark.clean.after_load import due_files
 from floodmark.clean.choose import Removal
 from floodmark.load.duckdb.file import DatabaseFile
-from floodmark.load.pending import Loaded, ledger_for, load_pending, pending
+from floodmark.load.pending import ledger_for, pending
 from floodmark.load.protocol import LEDGER, Warehouse
 from floodmark.load.redshift.socket import SocketSession
 from floodmark.log.document import condense
@@ -27,6 +27,7 @@ from floodmark.model.errors import ConfigError, DataError
 from floodmark.model.ledger import Ledger, Part
 from floodmark.model.types import file_schema
 from floodmark.store.store import Store
+from tests.support.pending_loads import Done, load_pending
 from tests.support.samples import RUN, TABLE
 from tests.support.warehouse_loads import Place, RedshiftPlace
 
@@ -73,9 +74,9 @@ class Long:
         ]
         self.place.run(f"INSERT INTO {LEDGER} ({columns}) VALUES {', '.join(rows)}")
 
-    def load(self, warehouse: Warehouse | None = None) -> Loaded:
+    def load(self, warehouse: Warehouse | None = None) -> Done:
         opened = warehouse or self.place.open()
-        return load_pending(opened, self.log, self.state, self.table, pipeline="p", run=RUN)
+        return load_pending(opened, self.log, self.state, RUN)
 
     def waiting(self) -> list[int]:
         ledger = ledger_for(self.place.open(), self.state, self.table.target)

@@ -14,8 +14,7 @@ from redshift_connector.core import Connection
 from floodmark.config.load import Iam, StoreSpec, WarehouseSpec
 from floodmark.load.redshift.catalog import relations
 from floodmark.load.redshift.data_api import DataApiTransport
-from floodmark.load.redshift.facts import look
-from floodmark.load.redshift.rights import assuming
+from floodmark.load.redshift.facts import assuming, look
 from floodmark.load.redshift.socket import SocketTransport
 from floodmark.load.redshift.steps import Transport
 from floodmark.load.redshift.warehouse import Redshift

@@ -65,7 +65,7 @@ def test_a_warehouse_that_is_not_there_yet_has_an_empty_ledger_and_is_not_create
 
 
 def test_the_whole_ledger_can_be_had_summed_up(fill: Fill, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("floodmark.load.duckdb.glance.OPEN_SECONDS", 60.0)
+    monkeypatch.setattr("floodmark.load.duckdb.ledger.OPEN_SECONDS", 60.0)
     outcome = fill.load(fill.commit([row(1, "a"), row(2, "b")], [row(3, "c")]), fill.commit([row(4, "d")]))
     last = max(r.loaded_at for r in outcome.loaded)
     (found,) = fill.place.open().ledger_sums(lambda: True)
@@ -270,7 +270,7 @@ from floodmark.model.table import Table
 from floodmark.config.load import StoreSpec
 from floodmark.store.store import Store
 from floodmark.load.protocol import LoadRequest
-from floodmark.load.open import open_warehouse
+from floodmark.load.protocol import open_warehouse
 said = json.load(sys.stdin)
 commits = tuple((read_commit(c.encode()), d) for c, d in said["commits"])
 table = load(Table, said["table"].encode())

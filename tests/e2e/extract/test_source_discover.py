@@ -13,6 +13,7 @@ from floodmark.model.errors import ConfigError
 from floodmark.model.notes import Kind, Note
 from floodmark.model.table import Table
 from floodmark.model.types import fields
+from floodmark.model.warehouse import REDSHIFT
 from floodmark.source.describe import discover, discover_with_notes, list_tables, resolve
 from floodmark.source.session import Session
 from tests.support.orders import create_orders
@@ -169,7 +170,7 @@ def test_json_is_a_document_on_mysql_and_text_on_mariadb(database: Any, session:
     database.execute("CREATE TABLE t (id INT PRIMARY KEY, doc JSON)")
     table = found(session)
     expected = {"mysql": ("json", "SUPER"), "mariadb": ("longtext", "VARCHAR(65535)")}
-    assert (table.column("doc").data_type, fields(table)[1].redshift) == expected[kind]
+    assert (table.column("doc").data_type, REDSHIFT.type_of(fields(table)[1])) == expected[kind]
 
 
 @pytest.mark.mariadb_only

@@ -275,7 +275,7 @@ def test_all_threads_share_one_tunnel_that_other_users_cannot_reach(
 
 def test_ssh_ends_with_a_process_that_is_killed(own_bastion: Sshd) -> None:
     code = (
-        "import sys, threading, time; from pathlib import Path; from floodmark.services import ssh as tunnel; "
+        "import sys, threading, time; from pathlib import Path; from floodmark.host import ssh as tunnel; "
         "from floodmark.config.load import Ssh; host, port, user, key, known = sys.argv[1:]; "
         "ssh = Ssh(host, int(port), user, Path(key), Path(known)); "
         "t = threading.Thread(target=tunnel.local_port, args=(ssh, host, 1)); t.start(); t.join(); "

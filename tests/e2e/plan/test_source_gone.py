@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from floodmark.config.load import StoreSpec, TableOptions
-from floodmark.extract.key_file import key_table, write_keys
+from floodmark.extract.files import key_table, write_keys
 from floodmark.load.files import key_fields
 from floodmark.model.position import Key
 from floodmark.model.table import Table

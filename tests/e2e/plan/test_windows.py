@@ -100,7 +100,7 @@ class Dies(Silent):
 def interrupted(workspace: Workspace, results: int, monkeypatch: pytest.MonkeyPatch, **options: Any) -> int:
     """A run that dies with its n-th result; the rows that it has committed."""
     with monkeypatch.context() as patch:
-        patch.setattr("floodmark.sync.extraction.COMMIT_EVERY", 0)
+        patch.setattr("floodmark.sync.passes.COMMIT_EVERY", 0)
         report = pipeline.sync(
             workspace.settings, [workspace.full_name("orders")], False,
             SyncOptions(**options), Dies(results), new_run(), spark=workspace.spark(),
@@ -149,7 +149,7 @@ def test_sparse_ids_make_no_empty_slices(workspace: Workspace, monkeypatch: pyte
         f"INSERT INTO orders VALUES ({9 * 10**18}, 'far', '2025-03-01')", "ANALYZE TABLE orders"
     )
     workspace.write(defaults={"slice_rows": 300})
-    monkeypatch.setattr("floodmark.sync.extraction.COMMIT_EVERY", 0)
+    monkeypatch.setattr("floodmark.sync.passes.COMMIT_EVERY", 0)
     table = workspace.synced("orders", strategy="intra-table")
     assert table["rows_extracted"] == 3001
     log = workspace.folder / "lake" / "commits" / workspace.full_name("orders")

@@ -12,8 +12,8 @@ import pytest
 from floodmark.model.errors import ConfigError, DataError
 from floodmark.model.run import SyncOptions, new_run
 from floodmark.services import Services
-from floodmark.sync.resources import Work
-from floodmark.sync.table import Repaired, TableRun
+from floodmark.sync.table import Repaired, repair_table
+from floodmark.sync.work import Work
 from floodmark.watermark.validate import watermark_validate
 from tests.conftest import Silent, Workspace
 from tests.support.held_sync import commits, until
@@ -36,7 +36,7 @@ def repair(workspace: Workspace, table: str = "orders", **options: Any) -> Repai
     config = workspace.settings
     with Services(config, Silent(), new_run(), workspace.spark()) as services:
         work = Work(services, SyncOptions(**options))
-        return TableRun(work, workspace.full_name(table), 1).repair()
+        return repair_table(work.table(workspace.full_name(table)))
 
 
 def plant(workspace: Workspace, *statements: str) -> None:

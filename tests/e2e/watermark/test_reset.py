@@ -11,8 +11,7 @@ from typing import Any
 import duckdb
 import pytest
 
-from floodmark.load.open import open_warehouse
-from floodmark.load.pending import load_pending
+from floodmark.load.protocol import open_warehouse
 from floodmark.log.claim import Claimed, claim
 from floodmark.log.log import Log, draft
 from floodmark.model.commit import Reset
@@ -21,6 +20,7 @@ from floodmark.setup.services.databases import DatabaseServer
 from floodmark.store.store import Store
 from tests.conftest import Workspace
 from tests.support.orders import NOTE, create_orders, fill_orders
+from tests.support.pending_loads import load_pending
 
 
 @pytest.fixture
@@ -148,7 +148,7 @@ def test_a_load_in_flight_cannot_undo_a_reset(orders: Workspace) -> None:
     assert before.table is not None
     # A run that was paused before the reset wakes up and loads what was pending then.
     with pytest.raises(ConflictError, match="was reset during this run"):
-        load_pending(warehouse, log, before, before.table, pipeline="p", run="r")
+        load_pending(warehouse, log, before)
     assert count(orders) == 100
     ledger = warehouse.ledger(before.log, "orders")
     assert ledger.epoch == log.read().load_epoch > 0

@@ -109,6 +109,20 @@ def test_pending_commits_are_removed_whole_or_not_at_all() -> None:
     assert names(removal) == ["c"] and [g.n for g in removal.clean.given_up] == [n]
 
 
+def test_giving_up_pending_files_leaves_commits_alone_that_an_earlier_clean_has_removed() -> None:
+    """They are loaded, and if the warehouse loses them, that must be noticed."""
+    history = History()
+    first = batch(history, data_file("a"))
+    cleaned(history, choose(facts(history, first), Selection(), NOW))
+    second = batch(history, data_file("b"))
+    read = [c for c in facts(history, first).commits if c[0].n == second]  # as `gather` has it
+    removal = choose(
+        replace(facts(history, first), commits=tuple(read)), Selection(include_pending=True), NOW
+    )
+    cleaned(history, removal)
+    assert [(d.n, d.superseded) for d in history.state.data.commits] == [(first, False), (second, True)]
+
+
 def test_keys_to_be_deleted_are_not_given_up_unless_they_are_gone() -> None:
     history = History()
     batch(history, data_file("keys"), load_as="delete")

@@ -16,8 +16,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from floodmark.config.load import SourceSpec, StoreSpec
-from floodmark.extract import task as extract
-from floodmark.extract.task import SliceJob, _Files
+from floodmark.extract import files as extract
+from floodmark.extract import task
+from floodmark.extract.files import DataFiles
+from floodmark.extract.task import SliceJob
 from floodmark.model.commit import DataFile
 from floodmark.model.errors import FloodmarkError, TransientError
 from floodmark.model.table import Column
@@ -76,7 +78,7 @@ def job(tmp_path: Path) -> SliceJob:
 
 
 def put(job: SliceJob, *batches: pa.RecordBatch, changed: int = 0) -> list[DataFile]:
-    files = _Files(job, Store(job.store))
+    files = DataFiles(job, Store(job.store))
     for batch in batches:
         files.add(batch, changed)
     files.close()
@@ -231,11 +233,11 @@ class Opened:
 def test_a_slice_is_read_in_the_session_of_the_last_one_only_if_that_is_young_and_alike(
     job: SliceJob, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(extract, "Session", Opened)
+    monkeypatch.setattr(task, "Session", Opened)
     relay = Relay()
 
     def session(job: SliceJob) -> Opened:
-        found = cast(Opened, extract._session(job, relay))
+        found = cast(Opened, task._session(job, relay))
         relay.leave(found)
         return found
 

@@ -12,7 +12,7 @@ import pytest
 import floodmark
 from floodmark.host.children import child_environment
 from floodmark.integrations.command import Command
-from floodmark.load.duckdb.glance import ledger_sums
+from floodmark.load.duckdb.ledger import ledger_sums
 from floodmark.spark import worker_daemon
 from floodmark.spark.jvm import settings
 from tests.support.hostile_folder import HostileFolder

@@ -58,8 +58,9 @@ TOUCHED: dict[tuple[str, str], Callable[[], bool]] = {
     ("spark/pyspark_internals.py", "_jsc"): lambda: sets(SparkContext, "_jsc"),
     ("spark/pyspark_internals.py", "_accumulatorServer"): lambda: sets(SparkContext, "_accumulatorServer"),
     ("spark/pyspark_internals.py", "_ensure_initialized"): lambda: callable(SparkContext._ensure_initialized),
-    ("load/redshift/socket.py", "_usock"): lambda: sets(Redshift, "_usock"),
-    ("load/redshift/tls.py", "_usock"): lambda: "self._usock.connect(" in inspect.getsource(Redshift),
+    ("load/redshift/socket.py", "_usock"): lambda: (
+        sets(Redshift, "_usock") and "self._usock.connect(" in inspect.getsource(Redshift)
+    ),
 }  # fmt: skip
 # Public, although they begin with an underscore.
 PUBLIC = {"_exit", "_replace", "_make", "_asdict", "_fields"}

@@ -13,7 +13,6 @@ import duckdb
 import pytest
 
 from floodmark.load.duckdb import file as duckdb_file
-from floodmark.load.duckdb import turnstile
 from floodmark.load.duckdb.file import THREAD_ROWS, DatabaseFile, Volume
 from floodmark.model.errors import TransientError
 
@@ -154,8 +153,7 @@ def test_a_process_that_waits_for_a_file_gets_it_before_the_one_that_just_releas
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(duckdb_file, "HOLD", 0.1)
-    for module in (duckdb_file, turnstile):
-        monkeypatch.setattr(module, "TRY_EVERY", 0.7)  # a machine so busy that a waiting process rarely runs
+    monkeypatch.setattr(duckdb_file, "TRY_EVERY", 0.7)  # a machine so busy that a waiting process rarely runs
     busy, ended = lingering(path), threading.Event()
     busy._lock_seconds = 20
 

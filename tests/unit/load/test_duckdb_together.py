@@ -15,7 +15,7 @@ import duckdb
 import pytest
 
 from floodmark.config.load import StoreSpec
-from floodmark.load.duckdb import transaction
+from floodmark.load.duckdb import warehouse as duckdb_warehouse
 from floodmark.load.duckdb.file import Connection, DatabaseFile
 from floodmark.load.duckdb.warehouse import DuckDB
 from floodmark.load.protocol import LoadOutcome, LoadRequest
@@ -250,7 +250,7 @@ def test_two_tables_with_one_target_never_share_a_transaction(fills: list[Fill],
 def test_a_load_of_many_rows_has_its_own_transaction(
     fills: list[Fill], path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(transaction, "SMALL_ROWS", 2)
+    monkeypatch.setattr(duckdb_warehouse, "SMALL_ROWS", 2)
     filled(fills, 3)
     warehouse = Gathers(path)
     warehouse.others = 0

@@ -10,7 +10,7 @@ import pytest
 
 from floodmark.load.columns import TargetColumn, Wanted, fits
 from floodmark.load.descriptions import description
-from floodmark.load.duckdb.ddl import changes
+from floodmark.load.duckdb.merge import changes
 from floodmark.load.pending import (
     Choice,
     again,
@@ -261,7 +261,8 @@ def test_a_ledger_that_knows_more_than_the_log_is_noticed() -> None:
     seen = replace(loaded(made), rows=(*loaded(made).rows, beyond, other))
     assert lost(made.state, made.state.data.commits, seen) == (beyond, other)
     assert lost(made.state, made.state.data.commits, loaded(made)) == ()
-    assert choose(made.state, made.state.data.commits, seen, keyed=True) == Choice(lost=(beyond, other))
+    chosen = choose(made.state, made.state.data.commits, seen, keyed=True)
+    assert chosen == Choice(seen, made.state.data.commits, lost=(beyond, other))
 
 
 # types

@@ -14,17 +14,19 @@ from redshift_connector import error as driver
 from redshift_connector.error import InterfaceError, OperationalError
 
 from floodmark.config.load import WarehouseSpec
-from floodmark.load.redshift.errors import (
+from floodmark.load.redshift.socket import SocketTransport
+from floodmark.load.redshift.steps import (
+    Failed,
+    Limits,
     NoRights,
     Problem,
+    Row,
     answered,
     detailed,
     failure_of,
     lost,
 )
-from floodmark.load.redshift.lock import Keeper, kept
-from floodmark.load.redshift.socket import SocketTransport
-from floodmark.load.redshift.steps import Failed, Limits, Row
+from floodmark.load.redshift.transaction import Keeper, kept
 from floodmark.model.errors import (
     ConfigError,
     ConflictError,

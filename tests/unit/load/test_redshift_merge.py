@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from floodmark.load.redshift.files import UNKNOWN, Proven
-from floodmark.load.redshift.merge import put
-from floodmark.load.redshift.stage import RedshiftPut
+from floodmark.load.redshift.merge import RedshiftPut, put
 from floodmark.load.redshift.steps import Check, Choose, Do, Step
 from floodmark.model.commit import DataFile, LoadAs
 from floodmark.model.errors import DataError

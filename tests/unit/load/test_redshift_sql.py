@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from floodmark.load.columns import TargetColumn
-from floodmark.load.redshift.catalog import found_column
-from floodmark.load.redshift.ddl import check_replaceable, shape
-from floodmark.load.redshift.names import checked_target, folded, literal
+from floodmark.load.redshift.catalog import checked_target, folded, found_column, literal
+from floodmark.load.redshift.shape import check_replaceable, shape
 from floodmark.model.errors import ConfigError, DataError
 from floodmark.model.names import marked
 from floodmark.model.table import Column, Table

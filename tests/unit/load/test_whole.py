@@ -17,7 +17,6 @@ import pytest
 
 from floodmark.config.load import StoreSpec
 from floodmark.load.duckdb.warehouse import DuckDB
-from floodmark.load.pending import Loaded, load_pending
 from floodmark.log.fold import State
 from floodmark.log.log import Log, draft
 from floodmark.model.commit import Batch, Claim, Commit, DataFile, Deletes, LoadAs, Open, Reset, Set
@@ -26,6 +25,7 @@ from floodmark.model.table import Column, Table
 from floodmark.model.types import file_schema
 from floodmark.store.store import Store
 from tests.support.described import changed
+from tests.support.pending_loads import Done, load_pending
 from tests.support.samples import TABLE, at, numbers, window
 
 RUN = "20250819_153000_ab12"
@@ -84,8 +84,8 @@ class Bench:
         """A commit of the keys of deleted rows."""
         return self._commit(Deletes, [{"id": n} for n in ids], TABLE.key, load_as="delete")
 
-    def load(self, **more: Any) -> Loaded:
-        return load_pending(self.warehouse, self.log, self.state, self.table, pipeline="p", run=RUN, **more)
+    def load(self, **more: Any) -> Done:
+        return load_pending(self.warehouse, self.log, self.state, RUN, **more)
 
     def rows(self, columns: str = "id, second(update_at)") -> list[tuple[Any, ...]]:
         with duckdb.connect(self.folder / "w.duckdb") as con:
@@ -100,9 +100,9 @@ def bench(tmp_path: Path) -> Bench:
 def test_everything_pending_loads_and_then_nothing_does(bench: Bench) -> None:
     bench.batch(1, 2)
     bench.batch(2, 3, second=5)
-    told: list[int] = []
-    done = bench.load(on_group=lambda outcome: told.append(outcome.rows))
-    assert (done.commits, done.rows, done.files, told) == ((2, 3), 4, 2, [4])
+    done = bench.load()
+    assert (done.commits, done.rows, done.files) == ((2, 3), 4, 2)
+    assert len(done.outcomes) == 1, "in one transaction"
     assert bench.rows() == [(1, 0), (2, 5), (3, 5)]
     assert done.ledger.rows == bench.warehouse.ledger(bench.state.log, "orders").rows
     assert bench.load().commits == () and bench.load(ledger=done.ledger).commits == ()
@@ -129,7 +129,7 @@ def test_a_manual_watermark_loads_newer_files_first_and_the_later_read_still_win
     bench.batch(1, second=9, created="2025-08-02T00:00:00.000000Z")
     bench.add(Set, position=("2025-08-01 12:00:00",))
     done = bench.load(manual="2025-08-01 12:00:00")
-    assert (done.commits, done.choice.found, done.choice.files) == ((3,), 2, 1)
+    assert (done.commits, done.choice.found, done.files) == ((3,), 2, 1)
     assert numbers(done.choice.skipped) == [2]
     assert bench.load().commits == (2, 3)
     assert bench.rows() == [(1, 9), (2, 1)]

@@ -17,6 +17,7 @@ from floodmark.model.commit import Batch
 from floodmark.model.errors import ConflictError
 from floodmark.model.run import EXTRACT, LOAD
 from floodmark.model.times import stamp
+from floodmark.model.window import Intent
 from floodmark.store.store import Store
 from tests.support.samples import RUN, TABLE, files
 from tests.support.watermark_copies import synced
@@ -101,7 +102,7 @@ def due_in(store: Store) -> HeldTable:
     """A table that a run holds, with a commit that is to be published."""
     held = HeldTable(store, TABLE.name, RUN)
     held.read()
-    held.claim("sync", table=TABLE)
+    held.claim(Intent("sync", TABLE))
     held.append(draft(held.state, Batch, RUN, files=files(1)))
     held.watermark.publish_soon(held.state, None)
     return held
@@ -113,7 +114,7 @@ def taken_over(held: HeldTable, store: Store) -> HeldTable:
     other.read()
     assert held.lease is not None
     held.lease.release()
-    other.claim("sync", table=TABLE)
+    other.claim(Intent("sync", TABLE))
     other.watermark.publish(other.state, None)
     return other
 

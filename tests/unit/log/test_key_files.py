@@ -10,7 +10,7 @@ import pytest
 from floodmark.clean.choose import Selection
 from floodmark.clean.command import s3clean_list, s3clean_orphans
 from floodmark.config.load import Config, load
-from floodmark.extract.key_file import key_table, write_keys
+from floodmark.extract.files import key_table, write_keys
 from floodmark.log.claim import Claimed, claim
 from floodmark.log.copies import Publisher
 from floodmark.log.document import commit_path

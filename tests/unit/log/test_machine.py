@@ -23,7 +23,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from floodmark.clean.choose import Selection, choose
 from floodmark.clean.remove import Cleaning, gather, listed, loaded_at, remove
 from floodmark.host.retry import Retries
-from floodmark.load.pending import ledger_for, load_pending, pending
+from floodmark.load.pending import choose_pending, ledger_for, pending, requests
 from floodmark.log.claim import Changed, Claimed, claim
 from floodmark.log.copies import Publisher
 from floodmark.log.document import commit_path, condense, daily_path, document, observe, primary_path
@@ -116,7 +116,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule(key=KEYS, gone=st.sampled_from([False, False, True]))
     def a_row_changes(self, key: int, gone: bool = False) -> None:
-        self.now += 1
+        self.now += 3
         self.source[key] = self.now
         if gone:
             del self.source[key]
@@ -589,15 +589,9 @@ class Machine(RuleBasedStateMachine):
             and n not in {r.n for r in self.warehouse.entries if r.epoch == self.model.epoch}
         ]  # fmt: skip
         if not lost:
-            load_pending(
-                self.warehouse,
-                run.log,
-                run.state,
-                TABLE,
-                pipeline="p",
-                run=run.name,
-                limit=limit,
-            )
+            choice = choose_pending(self.warehouse, run.log, run.state, "p", limit=limit)
+            for request in requests(run.log, run.state, choice, "p", run.name):
+                self.warehouse.load(request)
 
     def _commit_slices(self, run: Run, first: int, count: int) -> None:
         window = run.state.window

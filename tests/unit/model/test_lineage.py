@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from floodmark.load.column_mapping import constants, fills, placed, target_renames
-from floodmark.load.columns import wider
+from floodmark.load.columns import constants, fills, placed, target_renames, wider
 from floodmark.model.lineage import said_columns, with_lineage
 from floodmark.model.table import Column, Table
 from floodmark.model.types import fields

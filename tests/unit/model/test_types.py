@@ -10,6 +10,7 @@ import pytest
 from floodmark.model.errors import ConfigError
 from floodmark.model.table import Column, Table
 from floodmark.model.types import KEY_FIELD, Field, comparison, fields, file_schema, member_text, quote
+from floodmark.model.warehouse import DUCKDB, REDSHIFT
 from tests.support.described import described
 
 UTC = pa.timestamp("us", "UTC")
@@ -54,13 +55,18 @@ def only(c: Column) -> Field:
 )
 def test_plain_types_are_read_as_they_are(type_: str, arrow: pa.DataType, redshift: str, duckdb: str) -> None:
     field = only(column(type_))
-    assert (field.select, field.arrow, field.redshift, field.duckdb) == ("`c`", arrow, redshift, duckdb)
+    assert (field.select, field.arrow, REDSHIFT.type_of(field), DUCKDB.type_of(field)) == (
+        "`c`",
+        arrow,
+        redshift,
+        duckdb,
+    )
     assert field.wall_clock == type_.startswith("datetime")
 
 
 def test_a_float_is_read_with_all_its_digits() -> None:
     field = only(column("float"))
-    assert (field.select, field.arrow, field.redshift) == ("`c`*1e0", pa.float32(), "REAL")
+    assert (field.select, field.arrow, REDSHIFT.type_of(field)) == ("`c`*1e0", pa.float32(), "REAL")
 
 
 @pytest.mark.parametrize(
@@ -85,7 +91,7 @@ def test_a_decimal_that_no_warehouse_holds_is_text(
     precision: int, scale: int, arrow: pa.DataType, redshift: str
 ) -> None:
     field = only(column("decimal", precision=precision, scale=scale))
-    assert (field.arrow, field.redshift) == (arrow, redshift)
+    assert (field.arrow, REDSHIFT.type_of(field)) == (arrow, redshift)
 
 
 @pytest.mark.parametrize(
@@ -107,22 +113,22 @@ def test_text_has_room_for_its_bytes_in_utf8(
     type_: str, charset: str, characters: int, octets: int, redshift: str
 ) -> None:
     field = only(column(type_, charset=charset, characters=characters, octets=octets))
-    assert (field.redshift, field.duckdb, field.select) == (redshift, "VARCHAR", "`c`")
+    assert (REDSHIFT.type_of(field), DUCKDB.type_of(field), field.select) == (redshift, "VARCHAR", "`c`")
     assert field.arrow == (pa.large_string() if type_ == "longtext" else pa.string())
 
 
 def test_binary_never_has_a_fixed_length() -> None:
     assert only(column("binary(16)", octets=16)).arrow == pa.binary()
-    assert only(column("binary(16)", octets=16)).redshift == "VARBYTE(16)"
+    assert REDSHIFT.type_of(only(column("binary(16)", octets=16))) == "VARBYTE(16)"
     assert only(column("longblob")).arrow == pa.large_binary()
-    assert only(column("longblob")).redshift == "VARBYTE(16777216)"
+    assert REDSHIFT.type_of(only(column("longblob"))) == "VARBYTE(16777216)"
 
 
 def test_a_geometry_gives_its_bytes_and_its_reference_system() -> None:
     shape, srid = fields(table(column("point", "g")))
     # The option is in a comment that only MySQL 8 and newer run: others have no such option, and need none.
     select = "ST_AsBinary(`g` /*!80011 , 'axis-order=long-lat' */)"
-    assert (shape.name, shape.select, shape.duckdb) == ("g", select, "BLOB")
+    assert (shape.name, shape.select, DUCKDB.type_of(shape)) == ("g", select, "BLOB")
     assert (srid.name, srid.select, srid.arrow) == ("g__srid", "ST_SRID(`g`)", pa.int32())
 
 

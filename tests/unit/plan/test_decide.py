@@ -10,8 +10,8 @@ from floodmark.model.plausible import implausible
 from floodmark.model.position import Position
 from floodmark.model.run import SyncOptions
 from floodmark.model.table import Column
-from floodmark.model.window import Slice
-from floodmark.plan.decide import Plan, check_begun
+from floodmark.model.window import Intent, Slice
+from floodmark.plan.decide import Plan, again, check_begun
 from floodmark.source import ranges as edges
 from floodmark.source import sql
 from tests.support.described import described
@@ -67,7 +67,7 @@ def test_a_snapshot_that_shrank_to_nothing_is_refused() -> None:
 
 
 def test_a_plan_is_complete_up_to_its_bound_or_the_moment_before_it_was_made() -> None:
-    plan = Plan(TABLE, "sequential")
+    plan = Plan(Intent("sync", TABLE))
     assert plan.complete_at(1000.0) == 1000.0  # ids with nothing open, and snapshots
     assert replace(plan, held=("transaction of 'app'",)).complete_at(1000.0) is None
     assert replace(plan, held=("transaction of 'app'",), bound=400.0).complete_at(1000.0) == 400.0
@@ -75,10 +75,10 @@ def test_a_plan_is_complete_up_to_its_bound_or_the_moment_before_it_was_made() -
 
 
 def test_a_first_sync_that_leaves_all_rows_waiting_fails_for_now_and_names_what_they_wait_for() -> None:
-    waiting = Plan(TABLE, "sequential", held=("transaction of connection 7",), waits=True)
+    waiting = Plan(Intent("sync", TABLE), held=("transaction of connection 7",), waits=True)
     with pytest.raises(TransientError, match="all rows wait for the transaction of connection 7"):
         check_begun(waiting)
     with pytest.raises(TransientError, match="to settle"):
         check_begun(replace(waiting, held=()))
     check_begun(replace(waiting, waits=False))  # an empty table, or one with a position
-    check_begun(replace(waiting, again=(Slice("loose", 1),)))  # something is read
+    check_begun(replace(waiting, passes=again(TABLE, [Slice("loose", 1)])))  # something is read

@@ -24,7 +24,6 @@ from floodmark.plan.window import (
     by_bytes,
     cut_by,
     finer,
-    in_place_of_all,
     left_open,
     limited,
     opened,
@@ -248,17 +247,10 @@ def test_a_new_window_ends_at_the_settled_bound_and_keeps_it_with_the_clock() ->
 
 def test_rows_that_replace_everything_are_marked_so_and_no_rows_are_an_empty_snapshot() -> None:
     found = opened(SyncOptions(), None, Settled(HIGH, HIGH), HIGH, "cursor", (), rows=9)
-    whole = in_place_of_all(found, None)
-    assert whole.window is not None and found.window is not None
-    assert whole.window == replace(found.window, whole=True) and whole.slices == found.slices
-    none = in_place_of_all(Chosen(), LOW)
-    assert none.window is not None and none.slices == ()
-    assert (none.window.by, none.window.whole, none.window.low, none.window.high) == (
-        "snapshot",
-        True,
-        LOW,
-        None,
-    )
+    assert found.window is not None
+    assert found.replacing(None) == replace(found.window, whole=True)
+    none = Chosen().replacing(LOW)
+    assert (none.by, none.whole, none.low, none.high) == ("snapshot", True, LOW, None)
 
 
 @given(st.lists(st.integers(-50, 50), unique=True, max_size=5))

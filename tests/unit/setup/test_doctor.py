@@ -16,8 +16,7 @@ import pytest
 from floodmark.cli.output.doctor import check_lines, summary_lines
 from floodmark.config.load import Config, SourceSpec, StoreSpec, TableOptions, Tls, WarehouseSpec
 from floodmark.config.yaml import Tree
-from floodmark.load.redshift.facts import DatabaseFacts, region
-from floodmark.load.redshift.rights import Rights
+from floodmark.load.redshift.facts import DatabaseFacts, Rights, region
 from floodmark.log import pipeline
 from floodmark.log.fold import State
 from floodmark.log.status import read_doctor

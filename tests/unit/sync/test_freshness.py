@@ -12,7 +12,7 @@ from floodmark.log.status import TableStatus
 from floodmark.model.errors import TransientError
 from floodmark.model.results import Watermark
 from floodmark.model.run import SyncOptions, TableReport
-from floodmark.sync.freshness import freshness
+from floodmark.sync.run import freshness
 from tests.support.warehouse_loads import ORDERS
 
 LOOKED = datetime(2025, 8, 19, 15, 30, tzinfo=UTC)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from floodmark.model.errors import ConfigError, FloodmarkError, TransientError
 from floodmark.model.run import SyncReport, TableReport
-from floodmark.sync.reported import Reported
+from floodmark.sync.run import Reported
 
 
 def report(*tables: TableReport) -> SyncReport:

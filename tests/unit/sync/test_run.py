@@ -18,24 +18,21 @@ import pytest
 from floodmark.config.load import Config, SourceSpec, StoreSpec, WarehouseSpec
 from floodmark.log import pipeline
 from floodmark.log.fold import State
-from floodmark.log.held import HeldTable
 from floodmark.log.log import draft
 from floodmark.model import events
-from floodmark.model.account import Account
 from floodmark.model.commit import Batch, Commit
 from floodmark.model.errors import DataError, FloodmarkError, Interrupted, TransientError
 from floodmark.model.ledger import Ledger, LedgerRow
 from floodmark.model.run import SyncOptions, TableReport
 from floodmark.model.times import stamp
+from floodmark.model.window import Intent
 from floodmark.services import Services
 from floodmark.store.store import Store
-from floodmark.sync import loader as loading
-from floodmark.sync.extraction import Extraction
-from floodmark.sync.loader import Loader
-from floodmark.sync.reported import Reported
-from floodmark.sync.resources import Work
-from floodmark.sync.run import _stopped, sync
-from floodmark.sync.table import TableRun
+from floodmark.sync import loads
+from floodmark.sync.passes import append
+from floodmark.sync.run import Reported, _stopped, sync
+from floodmark.sync.table import sync_table
+from floodmark.sync.work import Work
 from tests.support.dashboards import Filled
 from tests.support.samples import RUN, TABLE, files
 
@@ -120,7 +117,7 @@ def test_a_copied_configuration_writes_nothing_about_the_tables_of_another_pipel
     before = [(o.path, o.modified) for o in store.list("")]
     copied = replace(config, warehouse=WarehouseSpec("duckdb", "main", config.path.with_name("other.duckdb")))
     work = Work(Services(copied, events.ignore, RUN, None), SyncOptions(load_only=True))
-    report = TableRun(work, TABLE.name, 1).go()
+    report = sync_table(work.table(TABLE.name))
     assert report.exit_code == 2 and report.watermark is not None
     with pytest.raises(TransientError):  # the source is away, before any table has its turn
         sync(copied, [TABLE.name], False, SyncOptions(), events.ignore, RUN)
@@ -139,51 +136,48 @@ def test_a_resident_sync_that_is_refused_in_every_cycle_leaves_one_report(config
 
 def test_what_a_load_did_while_a_commit_was_written_is_shown_with_the_commit(config: Config) -> None:
     with Services(config, events.ignore, RUN) as services:
-        held = HeldTable(services.store, TABLE.name, RUN)
-        work, account = Work(services, SyncOptions()), Account(TABLE.name, events.ignore)
-        loader = Loader(work, held, account)
-        extraction = Extraction(work, held, loader, account)
+        run = Work(services, SyncOptions()).table(TABLE.name)
+        held = run.held
         held.read()
-        held.claim("sync", table=TABLE, strategy="sequential")
+        held.claim(Intent("sync", TABLE, strategy="sequential"))
         first, second = (files(5, prefix=name) for name in ("first", "second"))
-        extraction.append(draft(held.state, Batch, RUN, files=first, schema=TABLE.fingerprint))
+        append(run, draft(held.state, Batch, RUN, files=first, schema=TABLE.fingerprint))
         loaded = LedgerRow(held.state.n, held.state.digest, 0, 5, 1, "2099-01-01T00:00:00.000000Z")
         write = held.log.append
 
         def while_a_load_ends(state: State, commit: Commit) -> State:
             after = write(state, commit)
-            loader.ledger = Ledger(0, (loaded,))
+            run.loads.ledger = Ledger(0, (loaded,))
             return after
 
         held.log.append = while_a_load_ends  # type: ignore[method-assign]
-        extraction.append(draft(held.state, Batch, RUN, files=second, schema=TABLE.fingerprint))
+        append(run, draft(held.state, Batch, RUN, files=second, schema=TABLE.fingerprint))
         held.release()  # publishes
         shown = held.watermark.current(held.state, None)
     assert [Path(uri).name for uri in shown["pending_s3_files"]] == ["second-0.parquet"]
-    assert account.report.commits == (2, 3) and account.report.files_written == 2
+    assert run.report.commits == (2, 3) and run.report.files_written == 2
 
 
 def test_an_extraction_does_not_wait_for_long_until_another_table_has_loaded(
     config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(loading, "PATIENCE", 0.1)
+    monkeypatch.setattr(loads, "PATIENCE", 0.1)
     with Services(config, events.ignore, RUN) as services:
-        held = HeldTable(services.store, TABLE.name, RUN)
-        work, account = Work(services, SyncOptions()), Account(TABLE.name, events.ignore)
-        loader = Loader(work, held, account)
+        run = Work(services, SyncOptions()).table(TABLE.name)
+        held = run.held
         held.read()
-        held.claim("sync", table=TABLE, strategy="sequential")
+        held.claim(Intent("sync", TABLE, strategy="sequential"))
         held.append(draft(held.state, Batch, RUN, files=files(5), schema=TABLE.fingerprint))
         services.loading.acquire()  # as another table's load does
-        loader.offer(held.state, TABLE)
+        loads.offer(run)
         answers: list[bool] = []
-        asking = threading.Thread(target=lambda: answers.append(loader.caught_up(held.state, TABLE)))
+        asking = threading.Thread(target=lambda: answers.append(loads.caught_up(run)))
         asking.start()
         asking.join(10)
         in_time = list(answers)
         services.loading.release()
         asking.join()
-        loader.abandon()
+        loads.abandon(run)
         held.release()
     assert in_time == [False]
 
@@ -204,7 +198,8 @@ def test_an_interrupted_run_keeps_the_errors_of_tables_that_had_failed_before(co
     with Services(config, events.ignore, RUN) as services:
         work = Work(services, SyncOptions())
         names = ["s.failed", "s.cut", "s.retired", "s.waiting"]
-        _stopped(work, names, [failed, cut, retired], Interrupted("interrupted"))
+        work.ended += [failed, cut, retired]
+        _stopped(work, names, Interrupted("interrupted"))
     kept = json.loads(Store(config.store).get(f"runs/{RUN}.json") or b"")["tables"]
     assert [(one["table"], one["error"]["message"]) for one in kept] == [
         ("s.failed", "rows differ"),

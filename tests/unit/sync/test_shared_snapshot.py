@@ -11,8 +11,7 @@ from typing import cast
 import pytest
 
 from floodmark.config.load import Config, SourceSpec, StoreSpec, WarehouseSpec
-from floodmark.extract.shared_snapshot import Share
-from floodmark.extract.task import SliceResult
+from floodmark.extract.task import Share, SliceResult
 from floodmark.model import events
 from floodmark.model.errors import Interrupted, TransientError
 from floodmark.model.run import Wait

@@ -9,12 +9,12 @@ from typing import cast
 import pyarrow as pa
 import pytest
 
-from floodmark.extract.fingerprint import Fingerprint
+from floodmark.extract.files import Fingerprint
 from floodmark.model.commit import Batch, Reset
-from floodmark.model.window import Slice, Window
-from floodmark.plan.decide import Plan
+from floodmark.model.window import Intent, Slice, Window
+from floodmark.plan.decide import Pass, Plan
 from floodmark.services import Services
-from floodmark.sync.snapshots import known, mark, only_if_changed
+from floodmark.sync.passes import known, mark, only_if_changed
 from tests.support.described import changed
 from tests.support.samples import TABLE, History, files
 
@@ -55,7 +55,10 @@ def test_a_snapshot_whose_window_was_left_open_is_made_whatever_its_rows() -> No
     snapshot(history, "abc 5 17")
     window = Window("w", None, None, "snapshot", (), None, 5)
     history.claim(table=FULL, window=window)  # by a run that died then
-    plan = Plan(FULL, "sequential", window, slices=(Slice("snapshot", 0, "snapshot", rows=5),))
+    plan = Plan(
+        Intent("sync", FULL, window),
+        (Pass("window", (Slice("snapshot", 0, "snapshot", rows=5),), "replace"),),
+    )
     assert known(history.state) == "abc 5 17"
     assert only_if_changed(NOBODY, plan, history.state) is plan
 

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from floodmark.model.errors import Interrupted
-from floodmark.sync.turns import Turns
+from floodmark.sync.work import Turns
 
 
 def test_no_more_tables_are_worked_on_than_there_are_turns() -> None:

@@ -13,9 +13,8 @@ import pyarrow.compute
 import pytest
 
 from floodmark.load import canonical, row_text
-from floodmark.load.duckdb import handing_out
-from floodmark.load.duckdb.handing_out import Portion, batch_rows, first_portion
-from floodmark.load.duckdb.warehouse import DuckDB
+from floodmark.load.duckdb import warehouse as handing_out
+from floodmark.load.duckdb.warehouse import DuckDB, Portion, batch_rows, first_portion
 from floodmark.load.protocol import HandsOutRows
 from floodmark.model.canonical import Digest, Scope, Span, forms, printed
 from floodmark.model.errors import DataError
@@ -65,7 +64,7 @@ def scope(table: Table) -> Scope:
 
 
 def filled(path: Path, table: Table, rows: Sequence[Sequence[str]]) -> DuckDB:
-    named = ", ".join(f'"{f.target}" {f.duckdb}' for f in fields(table))
+    named = ", ".join(f'"{f.target}" {DUCKDB.type_of(f)}' for f in fields(table))
     with duckdb.connect(str(path)) as con:
         con.execute("SET TimeZone = 'UTC'")
         con.execute(f"CREATE TABLE t ({named})")
@@ -167,7 +166,7 @@ def test_ranges_and_groups_of_the_warehouse_leave_out_rows_by_their_keys(tmp_pat
 
 def test_columns_of_another_kind_are_compared_as_text() -> None:
     seen = scope(EVERY)
-    good = {f.target: f.duckdb for f in fields(EVERY)}
+    good = {f.target: DUCKDB.type_of(f) for f in fields(EVERY)}
     assert canonical.same_values(seen, good)
     assert canonical.same_values(seen, good | {"tiny": "BIGINT", "single": "DOUBLE"}), "widths don't matter"
     for column, kind in {

@@ -16,7 +16,7 @@ import duckdb
 import pytest
 
 from floodmark.config.load import Config
-from floodmark.load.duckdb import glance
+from floodmark.load.duckdb import ledger as glance
 from floodmark.log.lease import lease_path
 from floodmark.model.errors import TransientError
 from floodmark.model.ledger import LoadSum

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 from floodmark.cli.output.document import UNKNOWN, card, fitted, indented, lag, named, position
 from floodmark.cli.output.emit import printable
 from floodmark.model.text import clock, count, counted, data_time
+from floodmark.model.warehouse import WAREHOUSES
 
 if TYPE_CHECKING:
     from floodmark.model.results import OlderWatermark, SystemWatermark, Watermark
 
 _COLOURS = {"success": "32", "pending": "33", "failed": "31"}
-WAREHOUSES = {"duckdb": "DuckDB", "redshift": "Redshift"}
 
 
 def watermark_lines(
@@ -81,7 +81,7 @@ def _load_lines(mark: Watermark, paint: bool, warehouse: str) -> list[str]:
         status += f" (the warehouse did not answer{f'; as of {as_of}' if as_of else ''})"
     never = UNKNOWN if loaded is None else "never"
     return [
-        f"  S3 → {WAREHOUSES[warehouse]}",
+        f"  S3 → {WAREHOUSES[warehouse].can.label}",
         _entry("Status", status),
         _entry("Rows loaded", _rows(loaded, mark.redshift_rows_reloaded)),
         _entry("Last load time", clock(mark.last_redshift_load_time) or never),
@@ -175,7 +175,7 @@ def list_lines(
     if not marks:
         none = "No table has a watermark yet; `floodmark sync -t schema.table` creates the first."
         return [none, *waiting]
-    loads = WAREHOUSES[warehouse].upper()
+    loads = WAREHOUSES[warehouse].can.label.upper()
     head = ("TABLE", "MYSQL", "ROWS", "DATA UP TO", "STRATEGY", loads, "ROWS", "WAITING", "LAG", "NOW")
     idle = all(_now(mark) == "idle" for mark in marks)
     whole, brief = (
@@ -234,7 +234,7 @@ def _older_lines(older: Sequence[OlderWatermark], width: int | None) -> list[str
 def _list_card(mark: Watermark, warehouse: str, width: int) -> list[str]:
     """A table on a narrow terminal."""
     _, mysql, rows, upto, _, load, loaded, waiting, behind, now = _list_row(mark)
-    loads, late = WAREHOUSES[warehouse], "" if waiting == "0" else f", {waiting} waiting"
+    loads, late = WAREHOUSES[warehouse].can.label, "" if waiting == "0" else f", {waiting} waiting"
     timed = position(mark) is not None and not mark.whole
     said = [
         f"MySQL: {mysql}, {rows} rows",

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from floodmark.model.run import Step, Wait
 from floodmark.model.tally import TELLING, said_step
 from floodmark.model.text import cells, count, counted, shortened, span
+from floodmark.model.warehouse import WAREHOUSES
 
 # Below the first width, a name gets a line of its own; from the second on, numbers are written out.
 _BESIDE = 76
@@ -21,10 +22,6 @@ _PATIENCE = 1.0  # seconds after which a wait is worth a line
 _ALIKE = 3  # tables that wait for the same thing share one line
 _STAGE = 7  # `extract`
 _LONGEST_BAR = 30
-_ANSWERS = {
-    "duckdb": "DuckDB to answer",
-    "redshift": "Redshift to answer (a paused cluster takes minutes to resume)",
-}
 _DOING = {"check": "files", "copy": "copy", "merge": "merge", "insert": "insert", "commit": "commit"}
 
 Piece = tuple[str, str]  # text and its style: "", "name", "bar", "rest", "dim", "bad"
@@ -102,6 +99,11 @@ def _apart(running: Sequence[Running]) -> tuple[list[Running], list[tuple[Wait, 
     return [table for table in running if table not in grouped], alike
 
 
+def _answer(kind: str | None) -> str:
+    found = WAREHOUSES.get(kind or "")
+    return f"{found.can.label} to answer{found.slow}" if found else "the warehouse to answer"
+
+
 def said_wait(on: Wait, seconds: float) -> str:
     """`waiting 12 s for the transaction of connection 12 (app@web1), open for 40 s`."""
     return (
@@ -111,7 +113,7 @@ def said_wait(on: Wait, seconds: float) -> str:
             "spark": "Spark to start",
             "open_work": f"the {on.who}" if on.who else "an open transaction",
             "turn": "its turn to load",
-            "warehouse": _ANSWERS.get(on.who, "the warehouse to answer"),
+            "warehouse": _answer(on.who),
             "lock": f"a lock in the warehouse{f', held by {on.who}' if on.who else ''}",
         }[on.kind]
     )

@@ -4,12 +4,19 @@ Opening a file takes DuckDB 60 ms, so concurrent threads share one open database
 between uses if its owner says so. Another process that waits for the file gets it after two seconds plus the
 running query, however busy the machine is: opening requires passing a turnstile, in which the waiting process
 already stands.
+
+DuckDB's exceptions become ours by what the operator does next. Locks, conflicts, memory, disk and I/O: TransientError.
+A missing or read-only folder, missing permissions: ConfigError. A file that is damaged or not a database, values that
+don't fit: DataError. SIGINT inside a statement: Interrupted. Anything else, such as SQL that does not parse, is a bug:
+FloodmarkError.
 """
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -20,11 +27,169 @@ from typing import Any, cast
 
 import duckdb
 
-from floodmark.load.duckdb.errors import is_lock, lock_holder, translated
-from floodmark.load.duckdb.turnstile import TRY_EVERY, awaited, turnstile
-from floodmark.model.errors import ConfigError
+from floodmark.host.temp import cache_folder
+from floodmark.model.errors import ConfigError, DataError, FloodmarkError, Interrupted, TransientError
 from floodmark.model.run import Wait
 from floodmark.model.statements import STATEMENTS, statement
+
+# A row violates a primary key or another constraint of the table.
+AlreadyThere = duckdb.ConstraintException
+# An unknown name; a known one, but without that column.
+NotThere = duckdb.CatalogException
+Unlike = duckdb.BinderException
+
+_TRY_AGAIN = (duckdb.TransactionException, duckdb.ConnectionException, duckdb.ResourceInUseException)
+_DAMAGED = ("not a valid duckdb database file", "version number", "corrupt", "checksum", "deserializ")
+_PATH = ("no such file or", "is a directory", "not a directory", "permission denied", "read-only file")
+_VALUES = (
+    duckdb.ConversionException, duckdb.ConstraintException, duckdb.OutOfRangeException, duckdb.DependencyException,
+    duckdb.InvalidInputException, duckdb.TypeMismatchException, duckdb.SerializationException, duckdb.DataError,
+    duckdb.IntegrityError,
+)  # fmt: skip
+
+
+# How DuckDB begins what it says through Arrow, which knows only OSError; anything else counts as I/O.
+_SAID = {
+    "Conversion Error": duckdb.ConversionException, "Fatal Error": duckdb.FatalException,
+    "FATAL Error": duckdb.FatalException, "INTERRUPT Error": duckdb.InterruptException,
+    "Invalid Input Error": duckdb.InvalidInputException, "Out of Memory Error": duckdb.OutOfMemoryException,
+    "Out of Range Error": duckdb.OutOfRangeException, "Serialization Error": duckdb.SerializationException,
+}  # fmt: skip
+
+
+def said_through_arrow(error: Exception) -> duckdb.Error:
+    """DuckDB's own error, from the one that Arrow raises when a running query fails."""
+    text = str(error)
+    return _SAID.get(text.partition(":")[0], duckdb.IOException)(text)
+
+
+def is_lock(error: duckdb.Error) -> bool:
+    """Whether the file is merely locked by someone else for now."""
+    # A connection in this process with other settings causes a ConnectionException instead.
+    return "could not set lock" in str(error).lower() or isinstance(error, duckdb.ConnectionException)
+
+
+def lock_holder(error: duckdb.Error) -> str:
+    """Who holds the lock, as in `process 4711 (/usr/bin/python3)`."""
+    by = re.search(r"held in (\S+) \(PID (\d+)\)", str(error))
+    return f"process {by[2]} ({by[1]})" if by else "another connection"
+
+
+def translated(error: duckdb.Error, path: Path) -> FloodmarkError:
+    """The error that an operator sees."""
+    said = str(error).split("\n")[0]
+    text = said.lower()
+    if is_lock(error):
+        return TransientError(
+            f"the warehouse {path} is locked by {lock_holder(error)}", hint="close it there, then run again"
+        )
+    if "no space left" in text or "disk quota" in text:
+        return TransientError(
+            f"no space left for the warehouse {path}", hint="free some space, then run again: nothing is lost"
+        )
+    if isinstance(error, duckdb.OutOfMemoryException):
+        return TransientError(
+            f"the warehouse {path} ran out of memory: {said}",
+            hint="free some memory or disk space, then run again",
+        )
+    if "wal does not match" in text or "replaying wal" in text:
+        return DataError(
+            f"the warehouse {path} and its log {path.name}.wal don't match: {said}",
+            hint="restore both from one backup; or, if the other file was replaced, move the .wal file away: what is "
+            "missing then loads again from the store",
+        )
+    if isinstance(error, duckdb.IOException) and ".parquet" in text:
+        return DataError(
+            f"a data file can't be read: {said}", hint="run again; floodmark watermark validate says more"
+        )
+    if any(word in text for word in _DAMAGED):
+        return DataError(
+            f"the warehouse {path} can't be read as a DuckDB database: {said}",
+            hint="restore it from a backup or move it away; what is missing then loads again from the store",
+        )
+    if isinstance(error, duckdb.PermissionException) or any(word in text for word in _PATH):
+        return ConfigError(
+            f"the warehouse {path} can't be opened: {said}",
+            hint="check warehouse.url and its folder's permissions",
+        )
+    if isinstance(error, duckdb.InterruptException):
+        return Interrupted("interrupted while loading; the load was rolled back")
+    if isinstance(error, (*_TRY_AGAIN, duckdb.IOException, duckdb.FatalException)):
+        return TransientError(f"the warehouse {path} failed: {said}", hint="run again: nothing is lost")
+    if isinstance(error, _VALUES):
+        return DataError(f"the warehouse refused the rows: {said}")
+    return FloodmarkError(f"unexpected error from DuckDB: {said}")
+
+
+# Seconds between attempts to open a file that someone else holds.
+TRY_EVERY = 0.05
+
+
+@contextlib.contextmanager
+def turnstile(path: Path, give_up: float) -> Iterator[None]:
+    """One process of this user passes at a time, so one that releases a file can't overtake a waiting one.
+
+    It only orders, and protects nothing: after a timeout, or if its file can't be created, the caller proceeds
+    without it.
+    """
+    door = _door(path)
+    place = _taken(door, give_up) if door else None
+    try:
+        yield
+    finally:
+        if door is not None and place is not None:
+            with contextlib.suppress(OSError):
+                door.unlink()
+                # Closing is not enough: a process forked meanwhile would keep the lock.
+                fcntl.flock(place, fcntl.LOCK_UN)
+            os.close(place)
+
+
+def _door(path: Path) -> Path | None:
+    """The turnstile's own file: opening and closing the database itself would drop DuckDB's lock on it."""
+    try:
+        found = path.stat()
+        return cache_folder() / f"duckdb-{found.st_dev:x}-{found.st_ino:x}.lock"
+    except (OSError, ConfigError):  # DuckDB's own error explains it better
+        return None
+
+
+def _taken(door: Path, give_up: float) -> int | None:
+    while time.monotonic() < give_up:
+        place = None
+        try:
+            place = os.open(door, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+            fcntl.flock(place, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.path.samestat(os.fstat(place), door.stat()):
+                return place
+        except BlockingIOError:
+            time.sleep(TRY_EVERY / 5)
+        except FileNotFoundError:  # its holder has just removed it
+            pass
+        except OSError:
+            give_up = 0
+        if place is not None:
+            os.close(place)
+    return None
+
+
+def awaited(path: Path) -> bool:
+    """Whether another process is waiting in the turnstile."""
+    door = _door(path)
+    if door is None:
+        return False
+    try:
+        place = os.open(door, os.O_RDWR | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(place, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    finally:
+        os.close(place)
+    return False
+
 
 Connection = duckdb.DuckDBPyConnection
 

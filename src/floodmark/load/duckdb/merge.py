@@ -1,38 +1,228 @@
-"""How rows of Parquet files go into a DuckDB table: merged, inserted, replaced, deleted or marked by key.
+"""How rows of Parquet files go into a DuckDB table: its shape, and rows merged, inserted, replaced, deleted or marked by key.
 
-The files are read in place; nothing is copied into a staging table. Among rows of one key the later commit
-wins, within a commit the higher cursor (NULL lowest). Losing rows are found by reading keys and cursors only,
-and only if there are any. What the target has in columns that the files lack goes from the old row to the new one.
+All of it runs inside the load's transaction. The files are read in place, exactly as written, with nothing guessed from
+paths; nothing is copied into a staging table. Among rows of one key the later commit wins, within a commit the higher
+cursor (NULL lowest). Losing rows are found by reading keys and cursors only, and only if there are any. What the target
+has in columns that the files lack goes from the old row to the new one.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import glob
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
+import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from floodmark.load import merge
-from floodmark.load.column_mapping import placed
-from floodmark.load.columns import Change, TargetColumn, Wanted
-from floodmark.load.duckdb.ddl import Held, changes, check_alterable
-from floodmark.load.duckdb.file import Connection, Volume, counting
-from floodmark.load.duckdb.files import rows_of
+from floodmark.load.columns import (
+    Change,
+    TargetColumn,
+    Wanted,
+    adding,
+    differences,
+    parsed,
+    placed,
+    plain,
+    renamings,
+    wanted_columns,
+)
+from floodmark.load.duckdb.file import ONLY_HERE, Connection, Volume, counting, translated
 from floodmark.load.duckdb.ledger import kind_of
 from floodmark.load.files import ascending, check_footer, hardly_repeats, too_few
 from floodmark.load.merge import KEPT, STAGE, Do, Heap, Put
 from floodmark.load.protocol import DELETED_AT, KEYS, Numbered, data_files, quote
+from floodmark.load.row_text import DUCKDB, TargetSql
 from floodmark.model.commit import LoadAs
 from floodmark.model.errors import ConfigError, DataError
-from floodmark.model.names import OURS
+from floodmark.model.names import OURS, marked
 from floodmark.model.run import Step
 from floodmark.model.table import Table
-from floodmark.model.types import KEY_FIELD, Field
+from floodmark.model.types import KEY_FIELD, Field, fields
+from floodmark.model.warehouse import DUCKDB as CAN
+
+
+def literal(type_: str, value: str | None) -> str:
+    """A value of the type as an SQL literal."""
+    if value is None:
+        return "NULL"
+    return value if plain(type_, value) else "'" + value.replace("'", "''") + "'"
+
+
+def relaxing(table: str, column: str) -> str:
+    """The statement that makes a column nullable."""
+    return f"ALTER TABLE {table} ALTER COLUMN {quote(column)} DROP NOT NULL"
+
+
+def changes(
+    schema: str,
+    target: str,
+    wanted: Sequence[Wanted],
+    found: Sequence[TargetColumn] | None,
+    renames: Sequence[tuple[str, str]] = (),
+    zstd: Collection[str] = (),
+    known: Mapping[str, str] = MappingProxyType({}),
+) -> tuple[Change, ...]:
+    """The changes after which rows with the wanted columns go into the target.
+
+    `zstd`: the columns that a new table packs with it, instead of as DuckDB chooses. `known`: see
+    `differences`.
+    """
+    table = quote(schema, target)
+
+    def widening(name: str, type_: str) -> str:
+        text = any(c.name == name and parsed(c.type)[0] == "VARCHAR" for c in found or ())
+        # A cast would read a backslash as the start of a hex escape.
+        using = f" USING encode({quote(name)})" if text and parsed(type_)[0] == "BLOB" else ""
+        return f"ALTER TABLE {table} ALTER COLUMN {quote(name)} TYPE {type_}{using}"
+
+    if found is None:
+        packed = dict.fromkeys(zstd, " USING COMPRESSION zstd")
+        columns = ", ".join(f"{quote(w.name)} {w.type}{packed.get(w.name, '')}" for w in wanted)
+        return (Change("create", (f"CREATE TABLE {table} ({columns})",)),)
+    made = list(renamings(table, found, renames))
+    for d in differences(
+        target,
+        table,
+        wanted,
+        found,
+        renames=renames,
+        known=known,
+        widening=widening,
+        relaxing=lambda name: relaxing(table, name),
+    ):
+        if d.kind == "widen":
+            was = d.was.name if d.was else d.name
+            made.append(Change("widen", (widening(d.name, d.type),), column=was))
+        elif d.fill is None:
+            made.append(Change("add", (adding(table, d.name, d.type),)))
+        else:
+            # Only existing rows get the default; later rows whose file lacks the column are another matter.
+            add = f"{adding(table, d.name, d.type)} DEFAULT {literal(d.type, d.fill)}"
+            made.append(
+                Change("add", (add, f"ALTER TABLE {table} ALTER COLUMN {quote(d.name)} DROP DEFAULT"))
+            )
+    return tuple(made)
+
+
+@dataclass(frozen=True)
+class Held:
+    """What others have put on a table: it can keep DuckDB from altering columns, and may reject rows."""
+
+    columns: frozenset[str] = frozenset()  # in a PRIMARY KEY, UNIQUE or CHECK: their types can't change
+    indexes: tuple[str, ...] = ()  # while there are any, no column can be renamed or retyped
+
+
+def check_alterable(schema: str, target: str, changes: Sequence[Change], held: Held) -> None:
+    """Refuse, with the statements to run, changes that DuckDB would refuse in the middle of a load."""
+    altered = [change for change in changes if change.kind in ("rename", "widen")]
+    if altered and held.indexes:
+        drops = "; ".join(f"DROP INDEX {quote(schema, name)}" for name in held.indexes)
+        raise DataError(
+            f"column {altered[0].column} of {target} must be altered, but DuckDB can't alter columns of a table with an index",
+            hint=f"drop the index, and create it again after the next sync; run: {drops}",
+        )
+    for change in altered:
+        if change.kind == "widen" and change.column.lower() in held.columns:
+            raise DataError(
+                f"column {change.column} of {target} must become wider, but DuckDB can't alter a column in a PRIMARY KEY, "
+                "UNIQUE or CHECK",
+                hint=f"to rebuild the table without constraints, run: {_freed(schema, target)}",
+            )
+
+
+def _freed(schema: str, target: str) -> str:
+    """The statements that rebuild a table without its constraints, which DuckDB can't drop."""
+    table, copy = quote(schema, target), quote(schema, marked(f"{OURS}copy_{target}"))
+    return (
+        f"BEGIN; CREATE TABLE {copy} AS FROM {table}; DROP TABLE {table}; "
+        f"ALTER TABLE {copy} RENAME TO {quote(target)}; COMMIT"
+    )
+
+
+def refused_rows(schema: str, target: str, found: Sequence[TargetColumn], held: Held, said: str) -> DataError:
+    """The error for rows that violate a constraint of the target, with the statements to run."""
+    table = quote(schema, target)
+    free = [f"DROP INDEX {quote(schema, name)}" for name in held.indexes]
+    free += [relaxing(table, c.name) for c in found if not c.nullable]
+    return DataError(
+        f"{target} has a constraint that Floodmark did not create, and the source's rows violate it: {said}",
+        hint=f"to remove it, run: {_freed(schema, target) if held.columns else '; '.join(free)}",
+    )
+
+
+# DuckDB would take a folder named region=eu for the value of the column region.
+_AS_WRITTEN = (
+    "hive_partitioning = false, hive_types_autocast = false, union_by_name = false, filename = false, "
+    "file_row_number = false, binary_as_string = false, allow_empty = false"
+)
+
+
+def reading(paths: Sequence[Path]) -> str:
+    """The rows of the files as a table expression."""
+    return f"read_parquet({_listed(paths)}, {_AS_WRITTEN})"
+
+
+def rows_of(paths: Sequence[Path], fields: Sequence[Field], also: str = "", joined: str = "") -> str:
+    """The same as a query, in columns named as the target's; a key's weight is KEY_FIELD."""
+    names = [f"c{i}" for i in range(len(fields))]  # they hide nothing that DuckDB or a join adds
+    columns = ", ".join(
+        f"{_value(f's.{name}', field)} AS {quote(KEY_FIELD if field.file_only else field.target)}"
+        for name, field in zip(names, fields, strict=True)
+    )
+    return f"(SELECT {columns}{also} FROM {reading(paths)} AS s({', '.join(names)}){joined})"
+
+
+def check_itself(con: Connection, paths: Sequence[Path]) -> None:
+    """DataError if DuckDB would read any other file."""
+    if not any("\\" in str(path) for path in paths):
+        return
+    found = con.execute(f"SELECT file_name FROM parquet_file_metadata({_listed(paths)})").fetchall()
+    if others := sorted({str(name) for (name,) in found} ^ {str(path) for path in paths}):
+        raise DataError(
+            f"DuckDB would read files that are not part of the load ({', '.join(others[:3])})",
+            hint="use a folder without *, ? and [ in its name",
+        )
+
+
+def ask(table: Table, path: Path, words: Callable[[TargetSql], Sequence[str]]) -> list[tuple[Any, ...]]:
+    """The rows that queries about one file of a table return, in DuckDB's SQL, as if it were the target."""
+    every = fields(table)
+    place = TargetSql(DUCKDB, rows_of([path], every), {field.target: CAN.type_of(field) for field in every})
+    with duckdb.connect(config=ONLY_HERE) as con:
+        try:
+            check_itself(con, [path])
+            return [row for sql in words(place) for row in con.execute(sql).fetchall()]
+        except duckdb.Error as error:
+            raise translated(error, path) from error
+
+
+def _value(name: str, field: Field) -> str:
+    """A file's value as the target stores it."""
+    # Wall clocks are written as if UTC; a cast would shift them by the session's zone.
+    return f"make_timestamp(epoch_us({name}))" if field.wall_clock else name
+
+
+def _listed(paths: Sequence[Path]) -> str:
+    files = (_itself(str(path)).replace("'", "''") for path in paths)
+    return "[" + ", ".join(f"'{file}'" for file in files) + "]"
+
+
+def _itself(path: str) -> str:
+    """A pattern for exactly this path: DuckDB expands *, ? and [, as in a folder `lake[1]` beside `lake1`.
+
+    A path with a backslash can't be escaped. DuckDB then takes it literally unless other files match, which
+    `check_itself` detects.
+    """
+    return path if "\\" in path else glob.escape(path)
+
 
 # The first database file format with zstd; a file keeps the format that it was created with.
 ZSTD_SINCE = (1, 2)
@@ -160,14 +350,9 @@ class DuckDBPut(Put):
         return f"{self.staged.path} ANTI JOIN {quote(other)} ON {self.same(other)}"
 
 
-def wanted(fields: Sequence[Field], fills: Mapping[str, str]) -> list[Wanted]:
-    """The target's columns for some fields, and what existing rows get in those that have to be added."""
-    return [Wanted(f.target, f.duckdb, fills.get(f.target)) for f in fields if not f.file_only]
-
-
 def known(loaded: Table | None, newest: Table) -> dict[str, str]:
     """The columns, with their types, as the last load left them, which is how it described its files."""
-    return {w.name: w.type for w in wanted(placed(loaded, newest), {})} if loaded else {}
+    return {w.name: w.type for w in wanted_columns(placed(loaded, newest), CAN)} if loaded else {}
 
 
 def packed(con: Connection, staged: DuckDBPut) -> frozenset[str]:
@@ -185,7 +370,7 @@ def packed(con: Connection, staged: DuckDBPut) -> frozenset[str]:
     version = re.match(r"v(\d+)\.(\d+)", str(found[0])) if found else None
     if version is None or (int(version[1]), int(version[2])) < ZSTD_SINCE:
         return frozenset()
-    texts = (field for field in staged.columns if field.duckdb == "VARCHAR")
+    texts = (field for field in staged.columns if field.is_text)
     return frozenset(field.target for field in texts if hardly_repeats(staged.paths, field.name))
 
 
@@ -323,7 +508,7 @@ def _keep_weights(target: Target, spec: DuckDBPut, winners: DuckDBPut, first: bo
     if not spec.weighed:
         target.run(Do(f"DROP TABLE IF EXISTS {spec.beside}"))
         return
-    columns = [Wanted(spec.weight, "BLOB"), *wanted(spec.keys, {})]
+    columns = [Wanted(spec.weight, "BLOB"), *wanted_columns(spec.keys, CAN)]
     for change in changes(spec.schema, spec.side, columns, None if first else target.weights.columns()):
         target.run(Do(change.statement))
     target.run(*merge.forget_weights(spec), merge.store_weights(winners))

@@ -3,6 +3,9 @@
 A load is one transaction on one connection, and small loads of several tables share one. DuckDB accepts COMMIT
 for an aborted transaction without complaint, so nothing is ever committed after an exception; a COMMIT that fails
 is settled by reading the ledger.
+
+Rows leave as Arrow columns, in batches bounded by bytes and in portions bounded by time: while a query runs, no other
+process can open the file for writing.
 """
 
 from __future__ import annotations
@@ -10,30 +13,48 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
+from floodmark.config.load import WarehouseSpec
 from floodmark.host.temp import scratched
 from floodmark.host.together import Together
-from floodmark.load.column_mapping import arrived, fills, may_be_null, target_renames
-from floodmark.load.columns import Change, check_nullable, check_strangers
-from floodmark.load.decide import Decision, check_new_epoch, decide
+from floodmark.load.columns import (
+    Change,
+    arrived,
+    check_nullable,
+    check_strangers,
+    constants,
+    left_alone,
+    may_be_null,
+    placed,
+    renamed,
+    renamings,
+    target_renames,
+    wanted_columns,
+)
+from floodmark.load.decide import Decision, check_new_epoch, count_after, decide
 from floodmark.load.duckdb import merge as put
-from floodmark.load.duckdb.ddl import changes, relaxing
-from floodmark.load.duckdb.errors import NotThere
-from floodmark.load.duckdb.file import Connection, DatabaseFile
-from floodmark.load.duckdb.glance import ledger_sums
-from floodmark.load.duckdb.handing_out import batch_rows, first_portion, streamed
-from floodmark.load.duckdb.ledger import Count, LedgerTables, Question
-from floodmark.load.duckdb.transaction import Ready, small, write
+from floodmark.load.duckdb.file import (
+    BULKY,
+    ROW_GROUP,
+    VECTOR,
+    AlreadyThere,
+    Connection,
+    DatabaseFile,
+    NotThere,
+    Volume,
+    said_through_arrow,
+)
+from floodmark.load.duckdb.ledger import Count, LedgerTables, Question, ledger_sums
+from floodmark.load.duckdb.merge import changes, check_itself, literal, refused_rows, relaxing
 from floodmark.load.files import fetch, file_fields
-from floodmark.load.freshness import Freshness
-from floodmark.load.protocol import COUNTS, KEYS, LoadOutcome, LoadRequest, data_files
+from floodmark.load.protocol import COUNTS, KEYS, Freshness, LoadOutcome, LoadRequest, data_files
 from floodmark.load.row_text import DUCKDB, TargetSql
-from floodmark.model.commit import WIDE_BYTES
+from floodmark.model.commit import WIDE_BYTES, by_key
 from floodmark.model.errors import (
     ConfigError,
     ConflictError,
@@ -43,11 +64,181 @@ from floodmark.model.errors import (
     UnknownOutcome,
     about,
 )
-from floodmark.model.ledger import Ledger, LoadSum, Part, TargetFiller
+from floodmark.model.ledger import Ledger, LedgerRow, LoadSum, Part, TargetFiller
 from floodmark.model.run import Step, Wait
 from floodmark.model.statements import statement
 from floodmark.model.table import Table
 from floodmark.model.types import fields
+from floodmark.model.warehouse import DUCKDB as CAN
+
+# How long a run waits for a file that another process has open: several times what one holds it.
+LOCK_SECONDS = 10.0
+# Rows and bytes per batch that is handed out.
+HANDED_OUT = 8 * VECTOR
+BATCH_BYTES = 64_000_000
+# Rows of a batch as long as nobody knows how wide they are, but they may be very wide.
+UNKNOWN = 128
+# Seconds for which rows are handed out before others may have the file, and how much more the next portion may have.
+PORTION_SECONDS = 1.0
+GROWTH = 8
+
+
+@dataclass(frozen=True)
+class Portion:
+    """Rows that are handed out without releasing the file: so many, by DuckDB's row numbers."""
+
+    first: int
+    rows: int
+    seen: int = 0  # bytes of a row in the batches before it, on average; 0: nothing was handed out yet
+
+    def of(self, table: str, last: bool) -> str:
+        """The table, or query in its place, that has these rows; the last portion has all that follow."""
+        ends = [f"rowid >= {self.first}"] if self.first else []
+        ends += [] if last else [f"rowid < {self.first + self.rows}"]
+        return f"(SELECT * FROM {table} WHERE {' AND '.join(ends)})" if ends else table
+
+    def next(self, seconds: float, seen: int = 0) -> Portion:
+        """The portion after this one, which took so long and had rows of so many bytes."""
+        rows = int(self.rows * min(GROWTH, PORTION_SECONDS / max(seconds, 0.001)))
+        return Portion(self.first + self.rows, max(VECTOR, rows // VECTOR * VECTOR), max(seen, self.seen))
+
+
+def first_portion(width: int) -> Portion:
+    """The first rows; only a batch of them if they may be wide."""
+    rows = batch_rows(width)
+    return Portion(0, 4 * ROW_GROUP if rows == HANDED_OUT else max(VECTOR, rows))
+
+
+def batch_rows(width: int, seen: int = 0) -> int:
+    """Rows per batch, if a row has up to `width` bytes, and had `seen` so far: whole vectors unless they are wide."""
+    if width * VECTOR <= BATCH_BYTES:
+        return min(HANDED_OUT, BATCH_BYTES // max(1, width) // VECTOR * VECTOR)
+    return min(VECTOR, max(1, BATCH_BYTES // seen)) if seen else UNKNOWN
+
+
+def streamed(reader: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
+    """The batches of a running query; if it fails, DuckDB's error."""
+    try:
+        yield from reader
+    except (OSError, pa.ArrowException) as error:
+        raise said_through_arrow(error) from error
+
+
+# Loads of at most this many rows, and bytes in files, may share a transaction: the work for each transaction and each
+# target outweighs that for the rows.
+SMALL_ROWS = 20_000
+SMALL_BYTES = 4_000_000
+
+
+@dataclass(frozen=True)
+class Ready:
+    """A load that was decided, with its files on this machine."""
+
+    request: LoadRequest
+    decision: Decision
+    staged: put.DuckDBPut
+    loaded: tuple[LedgerRow, ...]  # the ledger rows to write
+    volume: Volume
+
+    @property
+    def small(self) -> bool:
+        """Whether it may share a transaction; not if its files, of repeated values, unpack to many times their size."""
+        return small(self.request) and self.volume.bytes < BULKY
+
+    def is_in(self, ledger: Ledger) -> bool:
+        """Whether the ledger has all its commits."""
+        there = ledger.loaded(self.request.epoch)
+        return all((commit.n, digest) in there for commit, digest in self.decision.new)
+
+
+def small(request: LoadRequest) -> bool:
+    """Whether a request is so small that its load may share a transaction with others."""
+    commits = [commit for commit, _ in request.commits]
+    return sum(c.rows for c in commits) <= SMALL_ROWS and sum(c.bytes for c in commits) <= SMALL_BYTES
+
+
+def write(con: Connection, schema: str, loads: Sequence[Ready]) -> None:
+    """Write the rows and ledger rows of all loads, inside a transaction; raises if one is no longer as decided.
+
+    Each load is decided by what was there before the transaction, so no two of them may be about the same log or target.
+    """
+    for same in ({one.request.log for one in loads}, {one.request.target for one in loads}):
+        if len(same) < len(loads):
+            raise ConflictError("two loads of one table or into one target can't share a transaction")
+    tables = LedgerTables(con, schema).create()
+    ledgers = tables.read_each([one.request.question for one in loads])
+    done = [_write_rows(con, schema, *each) for each in zip(loads, ledgers, strict=True)]
+    tables.record([(one.request, one.loaded) for one in loads])
+    tables.keep_counts([count for _, count in done])
+    tables.set_holders([
+        (one.request.target, one.request.holder)
+        for one, (decision, _) in zip(loads, done, strict=True) if decision.set_holder
+    ])  # fmt: skip
+    for one in loads:
+        one.request.at_work(Step("commit"), one.volume.rows)
+
+
+def _write_rows(con: Connection, schema: str, one: Ready, ledger: Ledger) -> tuple[Decision, Count]:
+    """Put the rows of a load into its target; returns what was decided, and how many it should have from now on."""
+    request, target = one.request, put.Target(con, schema, one.request.target)
+    with about(request.table.name):
+        rows = target.count()
+        decision = decide(request, ledger, rows)
+        if replace(decision, set_holder=one.decision.set_holder) != one.decision:
+            raise ConflictError("another load has changed the warehouse in the meantime", hint="run again")
+        check_itself(con, one.staged.paths)
+        _put(con, schema, one, rows)
+        rule = count_after(request, ledger, decision, rows, "count(*)")
+        kept = target.number(f"SELECT {rule} FROM {target.sql}")
+    left = ledger.after(request.epoch, request.retake, one.loaded).last(request.target, request.epoch)
+    return decision, Count(request.target, request.log, request.epoch, *left, kept)
+
+
+def _put(con: Connection, schema: str, one: Ready, rows: int | None) -> None:
+    """Make the target fit, then put the rows into it; `rows`: how many it has, None when there is no target."""
+    request, decision, staged, count = one.request, one.decision, one.staged, one.volume.rows
+    target = put.Target(con, schema, request.target)
+    found = None if rows is None else target.columns()
+    renames = target_renames(request.now)
+    if by_key(decision.way) and found is not None:
+        fit = renamings(target.sql, found, renames)
+    else:
+        wanted = wanted_columns(placed(request.table, request.now), CAN, request.now)
+        if request.keeps_rows(decision.way):
+            new = arrived(request.shaped, request.now)
+            check_strangers(
+                request.target, found or (), wanted, new, target.has, described=request.table.name
+            )
+        zstd = put.packed(con, staged) if found is None else ()
+        known = put.known(None if decision.way == "replace" else request.loaded, request.now)
+        fit = changes(schema, request.target, wanted, found, renames, zstd, known)
+    target.check_alterable(fit)
+    if renames:
+        side = target.weights
+        fit += renamings(side.sql, side.columns() or (), renames)
+    for sql in (s for change in fit for s in change.statements):
+        con.execute(sql)
+    there = {name.lower(): name for _, name in renamed(found or (), renames)}
+    given = tuple(c for c in constants(request.table, request.now) if c.target in there)
+    kept = left_alone(there.values(), staged.fields, given)
+    if kept:
+        computed = target.generated()
+        kept = tuple(name for name in kept if name.lower() not in computed)
+    staged = replace(
+        staged,
+        constants=tuple((c.target, literal(c.type(CAN), c.value)) for c in given),
+        kept=kept,
+        filled=bool(rows),
+        side_filled=staged.weighed and bool(target.weights.count()),
+    )
+    target = replace(target, at_work=request.at_work)
+    try:
+        put.put(target, staged, decision.way, count)
+    except AlreadyThere as error:
+        with con.cursor() as beside:  # this transaction is aborted and takes no more queries
+            same, said = replace(target, con=beside), str(error).partition("\n")[0]
+            columns = same.columns() or ()
+            raise refused_rows(schema, request.target, columns, same.held(), said) from error
 
 
 class DuckDB:
@@ -127,7 +318,7 @@ class DuckDB:
         """The changes that a load of the table as it is now would first make; `first_load`: nothing loaded yet."""
         with about(table.name), self._file.reading() as con:
             target = put.Target(con, self.schema, table.target) if con else None
-            wanted = put.wanted(fields(table), fills(table))
+            wanted = wanted_columns(fields(table), CAN, table)
             if target is None or not target.is_table():
                 return changes(self.schema, table.target, wanted, None)
             found = target.columns() or ()
@@ -361,3 +552,12 @@ def _because(cause: BaseException | None, error: FloodmarkError) -> FloodmarkErr
 
 class _Unanswered(Exception):
     """COMMIT failed; whether it happened is not known yet."""
+
+
+def opened(
+    spec: WarehouseSpec, *, linger: float, seconds: float | None, waits: Callable[[Wait | None], None]
+) -> DuckDB:
+    """The DuckDB of a configuration; see `open_warehouse`."""
+    assert spec.path is not None
+    patience = LOCK_SECONDS if seconds is None else seconds
+    return DuckDB(spec.path, spec.schema, linger=linger, lock_seconds=patience, waits=waits)

@@ -23,9 +23,9 @@ from botocore.exceptions import (
 
 from floodmark.config.load import WarehouseSpec
 from floodmark.host.retry import Retries
-from floodmark.load.redshift.errors import LOGGING_IN, Problem, detailed, failure_of, lost
-from floodmark.load.redshift.names import literal
+from floodmark.load.redshift.catalog import literal
 from floodmark.load.redshift.steps import (
+    LOGGING_IN,
     AtWork,
     Busy,
     Check,
@@ -34,10 +34,14 @@ from floodmark.load.redshift.steps import (
     Failed,
     Limits,
     Lock,
+    Problem,
     Row,
     Step,
     TooLong,
+    detailed,
     doing,
+    failure_of,
+    lost,
     milliseconds,
 )
 from floodmark.model.errors import ConfigError, FloodmarkError, TransientError

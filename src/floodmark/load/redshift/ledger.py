@@ -1,4 +1,4 @@
-"""The ledger's tables in Redshift: how they are created, read before a load, and written at its end.
+"""The ledger's tables in Redshift: how they are created, read before a load, and written at its end; and freshness.
 
 Redshift enforces no keys. What makes a commit load exactly once is the target's own lock table. It is locked
 before the transaction sees anything, and holds the version of what the ledger says about the target, which
@@ -14,10 +14,17 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from uuid import uuid4
 
-from floodmark.load.protocol import LEDGER, TARGETS, LoadRequest
-from floodmark.load.redshift.catalog import Relation, create_tables, make, relations
-from floodmark.load.redshift.names import folded, literal, path
-from floodmark.load.redshift.steps import Check, Do, Failed, RedshiftSession, Row, Step
+from floodmark.load.protocol import (
+    FRESHNESS,
+    FRESHNESS_COLUMNS,
+    LEDGER,
+    TARGETS,
+    Freshness,
+    LoadRequest,
+    quote,
+)
+from floodmark.load.redshift.catalog import Relation, create_tables, folded, literal, make, path, relations
+from floodmark.load.redshift.steps import Check, Do, Failed, Limits, Lock, RedshiftSession, Row, Step
 from floodmark.model.errors import ConflictError
 from floodmark.model.ledger import SUMMED_DIGITS, Ledger, LedgerRow, LoadSum, Part, TargetFiller, summed
 from floodmark.model.names import OUR_TABLES
@@ -323,3 +330,45 @@ def check_still(
 def meanwhile(found: object = None) -> ConflictError:
     """Another load of the target came first."""
     return ConflictError("another load has changed the warehouse in the meantime", hint="run again")
+
+
+_FRESHNESS_TYPES = (
+    '"target" VARCHAR(1024), "source_table" VARCHAR(1024), "as_of" TIMESTAMP, "checked_at" TIMESTAMP, '
+    '"watermark" VARCHAR(128), "commit_n" BIGINT, "run" VARCHAR(128)'
+)
+_AT_ONCE = 200  # rows in one statement: the Data API takes statements of 100 kB at most
+
+
+def write_freshness(session: RedshiftSession, schema: str, rows: Sequence[Freshness], limits: Limits) -> None:
+    """Replaces the rows that are not newer."""
+    table = path(schema, FRESHNESS)
+    if FRESHNESS not in relations(session, schema, (FRESHNESS,)):
+        create_tables(session, schema, {FRESHNESS: f"({_FRESHNESS_TYPES}) DISTSTYLE ALL"}, (), limits.lock)
+    elif not (rows := _not_older(session, table, rows)):
+        return
+    session.transaction(Lock(table, limits.lock), list(_steps(table, rows)))
+
+
+def _not_older(session: RedshiftSession, table: str, rows: Sequence[Freshness]) -> list[Freshness]:
+    """The rows whose targets have no newer one yet: a target has one row. If one comes meanwhile, the next run removes ours."""
+    newer: set[str] = set()
+    for first in range(0, len(rows), _AT_ONCE):
+        some = rows[first : first + _AT_ONCE]
+        found = session.query(f'SELECT "target" FROM {table} WHERE {_of(some, ">")}')
+        newer |= {str(row[0]) for row in found}
+    return [row for row in rows if row.target not in newer]
+
+
+def _of(rows: Sequence[Freshness], than: str) -> str:
+    return " OR ".join(
+        f'("target" = {literal(row.target)} AND "as_of" {than} {literal(row.as_of)})' for row in rows
+    )
+
+
+def _steps(table: str, rows: Sequence[Freshness]) -> Iterator[Step]:
+    names = ", ".join(quote(name) for name in FRESHNESS_COLUMNS)
+    for first in range(0, len(rows), _AT_ONCE):
+        some = rows[first : first + _AT_ONCE]
+        yield Do(f"DELETE FROM {table} WHERE {_of(some, '<=')}")
+        values = ", ".join(f"({', '.join(literal(value) for value in vars(row).values())})" for row in some)
+        yield Do(f"INSERT INTO {table} ({names}) VALUES {values}")

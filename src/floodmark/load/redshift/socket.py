@@ -3,6 +3,10 @@
 Nothing is committed after an exception: the driver does not notice when the server answers COMMIT with
 ROLLBACK. No wait is endless: connecting has a deadline; statements have Redshift's `statement_timeout` and,
 if no answer comes even then, the socket is cut a little later; keepalives detect a dead peer.
+
+The driver has no option for the user's own CA, and naming it in OpenSSL's environment variable is not safe: another
+thread's getenv may read memory that setting it frees. So the connection is the driver's, the TLS on its socket is ours,
+and only that CA is trusted.
 """
 
 from __future__ import annotations
@@ -17,21 +21,17 @@ from typing import Any, Literal
 
 import botocore.exceptions
 import redshift_connector
+from redshift_connector.core import Connection
 from redshift_connector.error import Error as DriverError
+from redshift_connector.error import InterfaceError
+from redshift_connector.iam_helper import IamHelper
+from redshift_connector.redshift_property import RedshiftProperty
 
-from floodmark.config.load import Ssh, WarehouseSpec
+from floodmark.config.load import Ssh, Tls, WarehouseSpec
 from floodmark.host import ssh as tunnel
-from floodmark.load.redshift import tls as redshift_tls
-from floodmark.load.redshift.errors import (
-    LOGGING_IN,
-    Problem,
-    answered,
-    detailed,
-    failure_of,
-    lost,
-)
-from floodmark.load.redshift.names import literal
+from floodmark.load.redshift.catalog import literal
 from floodmark.load.redshift.steps import (
+    LOGGING_IN,
     AtWork,
     Busy,
     Check,
@@ -40,9 +40,14 @@ from floodmark.load.redshift.steps import (
     Failed,
     Limits,
     Lock,
+    Problem,
     Row,
     Step,
+    answered,
+    detailed,
     doing,
+    failure_of,
+    lost,
     milliseconds,
 )
 from floodmark.model.errors import ConfigError, FloodmarkError, TlsError, TransientError
@@ -84,7 +89,7 @@ class SocketTransport:
         failed: list[BaseException] = []
         late = threading.Event()
         try:
-            way, trusting = self._tunneled(), redshift_tls.context(self._spec.tls)
+            way, trusting = self._tunneled(), tls_context(self._spec.tls)
         except FloodmarkError as error:
             raise Failed(error, again=isinstance(error, TransientError)) from error
 
@@ -145,9 +150,7 @@ class SocketTransport:
             **way,
         }
         connection = (
-            redshift_connector.connect(**options)
-            if trusting is None
-            else redshift_tls.connect(trusting, options)
+            redshift_connector.connect(**options) if trusting is None else connect_trusting(trusting, options)
         )
         connection.autocommit = True  # we send BEGIN and COMMIT ourselves
         # The driver sends a statement in several small packets, each of which would wait for the one before,
@@ -404,3 +407,71 @@ def _end(connection: Any) -> None:
 def _close(connection: Any) -> None:
     with contextlib.suppress(*_BROKEN):
         connection.close()
+
+
+_REQUEST = struct.pack("!ii", 8, 80877103)  # PostgreSQL's SSLRequest
+# The driver's internal names for these.
+_PROPERTIES = {"user": "user_name", "database": "db_name"}
+# Options for logging in and for the driver's own TLS.
+_SPENT = {"ssl", "sslmode", "iam", "db_user", "region", "profile", "cluster_identifier", "is_serverless"}
+_SPENT |= {"serverless_work_group"}
+
+
+def tls_context(tls: Tls | None) -> ssl.SSLContext | None:
+    """An SSL context that trusts the configured CA; None if there is none. Raises ConfigError."""
+    if tls is None or tls.ca is None or tls.mode == "disabled":
+        return None
+    found = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    found.check_hostname = tls.mode == "verify_identity"
+    try:
+        found.load_verify_locations(tls.ca)
+    except OSError as error:
+        raise ConfigError(
+            f"{tls.ca} can't be used as a CA: {error.strerror or error}",
+            hint="set warehouse.tls.ca to a PEM file of certificates",
+        ) from error
+    return found
+
+
+def connect_trusting(trusting: ssl.SSLContext, options: dict[str, Any]) -> Connection:
+    """What `redshift_connector.connect` does for a password or IAM, but with this TLS."""
+    info = RedshiftProperty()
+    for name, value in options.items():
+        info.put(_PROPERTIES.get(name, name), value)
+    IamHelper.set_iam_properties(info)
+    names = {"user", "password", "database", "host", "port"} | (options.keys() - _SPENT)
+    return _Trusting(trusting, {name: getattr(info, _PROPERTIES.get(name, name)) for name in names})
+
+
+class _Trusting(Connection):
+    """The driver's connection, which creates and connects its socket through the attribute `_usock`."""
+
+    def __init__(self, trusting: ssl.SSLContext, options: dict[str, Any]) -> None:
+        self._trusting, self._name = trusting, options["host"]
+        super().__init__(ssl=False, **options)
+
+    @property  # type: ignore[override]
+    def _usock(self) -> _Link:
+        return self._link
+
+    @_usock.setter
+    def _usock(self, plain: socket.socket) -> None:
+        self._link = _Link(plain, self._trusting, self._name)
+
+
+class _Link:
+    """A socket that switches to TLS once connected, before the driver sends its first byte."""
+
+    def __init__(self, plain: socket.socket, trusting: ssl.SSLContext, name: str) -> None:
+        self._socket, self._context, self._name = plain, trusting, name
+
+    def connect(self, where: Any) -> None:
+        """Connect, request TLS, and verify the server."""
+        self._socket.connect(where)
+        self._socket.sendall(_REQUEST)
+        if self._socket.recv(1) != b"S":
+            raise InterfaceError("Server refuses SSL")
+        self._socket = self._context.wrap_socket(self._socket, server_hostname=self._name)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._socket, name)

@@ -13,8 +13,17 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import TypeVar
 
-from floodmark.load.column_mapping import arrived, may_be_null, placed
-from floodmark.load.columns import Change, TargetColumn, check_nullable, check_strangers
+from floodmark.config.load import WarehouseSpec
+from floodmark.load.columns import (
+    Change,
+    TargetColumn,
+    arrived,
+    check_nullable,
+    check_strangers,
+    may_be_null,
+    placed,
+    wanted_columns,
+)
 from floodmark.load.decide import (
     Decision,
     check_new_epoch,
@@ -24,38 +33,44 @@ from floodmark.load.decide import (
     touched,
 )
 from floodmark.load.files import file_fields
-from floodmark.load.freshness import FRESHNESS, Freshness
-from floodmark.load.protocol import KEYS, LoadOutcome, LoadRequest, data_files
-from floodmark.load.redshift import freshness
-from floodmark.load.redshift.catalog import Relation, checked_columns, numbered, relations
-from floodmark.load.redshift.ddl import (
+from floodmark.load.protocol import FRESHNESS, KEYS, Freshness, LoadOutcome, LoadRequest, data_files
+from floodmark.load.redshift.catalog import (
+    Relation,
+    checked_columns,
+    checked_target,
+    folded,
+    numbered,
+    path,
+    relations,
+)
+from floodmark.load.redshift.facts import naming_rights
+from floodmark.load.redshift.files import WriteManifest, manifests, prove
+from floodmark.load.redshift.ledger import ROWS, LedgerTables, check_still, write_freshness
+from floodmark.load.redshift.merge import put
+from floodmark.load.redshift.shape import (
+    altered,
+    check_large_strings,
     check_parsed,
     check_replaceable,
+    fitted,
     keys_query,
     replaced,
     replacing,
     shape,
-    wanted_columns,
 )
-from floodmark.load.redshift.files import WriteManifest, manifests, prove
-from floodmark.load.redshift.fit import altered, check_large_strings, fitted
-from floodmark.load.redshift.ledger import ROWS, LedgerTables, check_still
-from floodmark.load.redshift.lock import naming_users
-from floodmark.load.redshift.merge import put
-from floodmark.load.redshift.names import checked_target, folded, path
-from floodmark.load.redshift.rights import naming_rights
 from floodmark.load.redshift.steps import (
     Busy,
     Check,
     Do,
     Failed,
+    Limits,
     RedshiftSession,
     Row,
     Step,
     TooLong,
     Transport,
 )
-from floodmark.load.redshift.transaction import Tries
+from floodmark.load.redshift.transaction import Tries, naming_users
 from floodmark.load.row_text import REDSHIFT, TargetSql
 from floodmark.model.errors import FloodmarkError, about
 from floodmark.model.ledger import Ledger, LedgerRow, LoadSum, Part, TargetFiller
@@ -63,6 +78,7 @@ from floodmark.model.run import Finding, StepKind, Wait
 from floodmark.model.run import Step as Doing
 from floodmark.model.table import Table
 from floodmark.model.types import fields
+from floodmark.model.warehouse import REDSHIFT as CAN
 
 T = TypeVar("T")
 
@@ -146,7 +162,7 @@ class Redshift:
         def ask(session: RedshiftSession) -> tuple[Change, ...]:
             found = self._columns(session, name, table.target)
             if found is not None:
-                wanted = wanted_columns(fields(table), table)
+                wanted = wanted_columns(fields(table), CAN, table)
                 check_strangers(name, found, wanted, arrived(shaped, table), self._has(session, name))
             known = placed(loaded, table) if loaded else ()
             fit = shape(table, self.schema, name, fields(table), found, known=known)
@@ -189,7 +205,7 @@ class Redshift:
     def note_freshness(self, rows: Sequence[Freshness]) -> None:
         """Advance these targets in `floodmark_freshness`, all at once."""
         with naming_rights(self._transport, self.schema, (FRESHNESS,)):
-            self._tries.asked(lambda session: freshness.write(session, self.schema, rows, self._limits))
+            self._tries.asked(lambda session: write_freshness(session, self.schema, rows, self._limits))
 
     def set_epoch(
         self, pipeline: str, log: str, table: str, target: str, epoch: int, *, adopt: bool = False
@@ -388,7 +404,7 @@ class Redshift:
         try:
             if there is not None and request.keeps_rows(way):
                 check_strangers(
-                    target, there, wanted_columns(placed(table, request.now), request.now),
+                    target, there, wanted_columns(placed(table, request.now), CAN, request.now),
                     arrived(request.shaped, request.now), self._has(session, target), described=table.name,
                 )  # fmt: skip
             fit = fitted(request, way, self.schema, (target, side), (there, beside))
@@ -455,3 +471,30 @@ class Redshift:
     def _columns(self, session: RedshiftSession, name: str, target: str) -> tuple[TargetColumn, ...] | None:
         """The target's columns; None when it does not exist."""
         return checked_columns(relations(session, self.schema, (name,)).get(name), target)
+
+
+def opened(
+    spec: WarehouseSpec, *, linger: float, seconds: float | None, waits: Callable[[Wait | None], None]
+) -> Redshift:
+    """The Redshift of a configuration; see `open_warehouse`."""
+    return Redshift(
+        transport(spec, seconds),
+        spec.schema,
+        iam_role=spec.iam_role,
+        large_strings=spec.large_strings,
+        waits=waits,
+    )
+
+
+def transport(spec: WarehouseSpec, seconds: float | None) -> Transport:
+    """The way to a Redshift; its driver, or AWS's, is imported only now. `seconds`: as in `open_warehouse`."""
+    limits = Limits() if seconds is None else Limits(connect=seconds, question=seconds, grace=1.0, attempts=1)
+    if spec.statement_timeout is not None:
+        limits = replace(limits, statement=spec.statement_timeout)
+    if spec.transport == "data_api":
+        from floodmark.load.redshift.data_api import DataApiTransport
+
+        return DataApiTransport(spec, limits)
+    from floodmark.load.redshift.socket import SocketTransport
+
+    return SocketTransport(spec, limits)

@@ -9,8 +9,8 @@ from contextlib import closing
 from dataclasses import replace
 
 from floodmark.config.load import Config
-from floodmark.load.open import open_warehouse
 from floodmark.load.preview import LoadPreview, look
+from floodmark.load.protocol import open_warehouse
 from floodmark.log.fold import State
 from floodmark.log.log import Log
 from floodmark.log.pipeline import Starts, StorePipeline
@@ -34,7 +34,7 @@ from floodmark.source.describe import CLOCKS, Discovered, discover_with_notes
 from floodmark.source.session import Session
 from floodmark.source.shared_looks import SharedLooks
 from floodmark.store.store import Store
-from floodmark.sync.preview import Preview, preview
+from floodmark.sync.preview import Preview, preview, source_of
 
 SECTION = Section("tables")
 MOST = 100
@@ -198,11 +198,10 @@ class Previews:
         state = log.read()
         if state.retired and self._everything:
             return None
-        request = SyncOptions(dry_run=True, slice_rows=self._config.options(name).slice_rows)
-        made = preview(
-            self._session, self._config, found, log, state, request, self._starts,
-            looks=self.looks, waiting=None,
-        )  # fmt: skip
+        options = self._config.options(name)
+        request = SyncOptions(dry_run=True, slice_rows=options.slice_rows)
+        source = source_of(self._session, found, state, options, self.looks, waits=None)
+        made = preview(source, found, self._config, log, request, self._starts)
         return replace(made, load=self._load(log, made))
 
     def _load(self, log: Log, made: Preview) -> LoadPreview:

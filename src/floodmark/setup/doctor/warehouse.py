@@ -7,15 +7,23 @@ import re
 import stat
 import threading
 from collections.abc import Iterator
-from pathlib import Path
+from contextlib import closing
 
 from floodmark.config.load import Config, WarehouseSpec
-from floodmark.load.open import transport
-from floodmark.load.protocol import LEDGER, quote
-from floodmark.load.redshift.facts import DatabaseFacts, look, region
-from floodmark.load.redshift.rights import Rights, assuming, table_grants, taking_over
+from floodmark.load.protocol import LEDGER, open_warehouse, quote
+from floodmark.load.redshift.facts import (
+    DatabaseFacts,
+    Rights,
+    assuming,
+    look,
+    region,
+    table_grants,
+    taking_over,
+)
+from floodmark.load.redshift.warehouse import transport
 from floodmark.model.errors import FloodmarkError
 from floodmark.model.text import counted, size
+from floodmark.model.warehouse import named
 from floodmark.setup.doctor.check import Check, Section
 from floodmark.setup.doctor.reach import bucket_head, nearby, reach
 from floodmark.setup.doctor.source import bastion
@@ -28,24 +36,30 @@ _REDSHIFT = ("log-in", "schema", "temp tables", "tables", "isolation", "IAM role
 
 
 def examine_warehouse(config: Config, file_lock: threading.Lock) -> Iterator[Check]:
-    """DuckDB, whose file is open only under the lock, or Redshift."""
-    path, schema = config.warehouse.path, config.warehouse.schema
-    if path is not None:
-        yield from SECTION.in_order(_duckdb(path, schema, file_lock), ("file", "ledger"))
-    else:
-        facts = list[DatabaseFacts]()
-        if (yield from SECTION.in_order(_way(config, facts), _REDSHIFT)) is not None:
-            return
-        yield _encryption(config.warehouse)
-        yield from check_database(facts[0], config.warehouse)
-        if config.store.endpoint is None:
-            yield regions(region(config.warehouse), bucket_head(config.store.url, None).region)
+    """As the warehouse's descriptor says; without that, whether the ledger can be read. A file is open only under the lock."""
+    examines = config.warehouse.descriptor.examines
+    yield from named(examines)(config, file_lock) if examines else _examine(config)
+
+
+def _examine(config: Config) -> Iterator[Check]:
+    try:
+        with closing(open_warehouse(config.warehouse, seconds=ANSWER_SECONDS)) as warehouse:
+            yield _ledger(sum(one.commits for one in warehouse.ledger_sums(lambda: True)) or None)
+    except FloodmarkError as error:
+        yield SECTION.failed("ledger", error)
 
 
 # ---------------------------------------------------------------- DuckDB
 
 
-def _duckdb(path: Path, schema: str, file_lock: threading.Lock) -> Iterator[Check]:
+def examine_duckdb(config: Config, file_lock: threading.Lock) -> Iterator[Check]:
+    """Whether the file can be written, and what is in it."""
+    yield from SECTION.in_order(_duckdb(config.warehouse, file_lock), ("file", "ledger"))
+
+
+def _duckdb(spec: WarehouseSpec, file_lock: threading.Lock) -> Iterator[Check]:
+    path, schema = spec.path, spec.schema
+    assert path is not None
     folder = path.parent
     if not folder.is_dir():
         yield SECTION.failure("folder", f"there is no folder {folder}", "create it, or change warehouse.url")
@@ -57,11 +71,11 @@ def _duckdb(path: Path, schema: str, file_lock: threading.Lock) -> Iterator[Chec
     if not path.exists():
         yield SECTION.ok("file", f"{path.name} does not exist yet: the first load creates it")
         return
-    from floodmark.load.duckdb import facts as duckdb_facts
+    from floodmark.load.duckdb import ledger as duckdb_ledger
 
     try:
         with file_lock:
-            facts = duckdb_facts.look(path, schema, LOCK_SECONDS)
+            facts = duckdb_ledger.look(path, schema, LOCK_SECONDS)
     except FloodmarkError as error:
         yield SECTION.failed("file", error)
         return
@@ -78,6 +92,17 @@ def _ledger(commits: int | None) -> Check:
 
 
 # ---------------------------------------------------------------- Redshift
+
+
+def examine_redshift(config: Config, file_lock: threading.Lock) -> Iterator[Check]:
+    """Whether the database can be reached, and what our user may do there."""
+    facts = list[DatabaseFacts]()
+    if (yield from SECTION.in_order(_way(config, facts), _REDSHIFT)) is not None:
+        return
+    yield _encryption(config.warehouse)
+    yield from check_database(facts[0], config.warehouse)
+    if config.store.endpoint is None:
+        yield regions(region(config.warehouse), bucket_head(config.store.url, None).region)
 
 
 def _way(config: Config, facts: list[DatabaseFacts]) -> Iterator[Check]:

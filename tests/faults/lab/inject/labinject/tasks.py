@@ -92,9 +92,9 @@ def _lose(after: float, jvms: int) -> None:
 @contextmanager
 def _slow() -> Iterator[None]:
     """Delay handing the file to the store, so that the kill comes first."""
-    from floodmark.extract import task as extract
+    from floodmark.extract import files as extract
 
-    files: Any = extract._Files
+    files: Any = extract.DataFiles
     right = files.close
 
     def close(self: Any) -> None:

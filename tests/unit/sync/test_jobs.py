@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from floodmark.extract.jobs import SMALL_ROWS, SMALL_WIDE_ROWS, small
 from floodmark.model.table import Column
 from floodmark.model.window import Slice
+from floodmark.sync.passes import SMALL_ROWS, SMALL_WIDE_ROWS, small
 from tests.support.described import changed
 from tests.support.samples import TABLE
 

@@ -1,8 +1,8 @@
-"""The target's shape in Redshift: how it is created, and how it is adapted when the files change. Pure.
+"""The target's shape in Redshift: how it is created, and how it is adapted when the files change.
 
-What Redshift can do inside a transaction is part of the load's. It lengthens a VARCHAR only outside one: that
-statement runs before, loses nothing by itself, and after a crash in between the next load simply finds it
-done.
+All of it is decided from the catalog, read just before. What Redshift can do inside a transaction is part of the
+load's. It lengthens a VARCHAR only outside one: that statement runs before, loses nothing by itself, and after a crash
+in between the next load simply finds it done.
 """
 
 from __future__ import annotations
@@ -10,29 +10,38 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from floodmark.load.column_mapping import fills, target_renames
 from floodmark.load.columns import (
     Change,
     Difference,
     TargetColumn,
     Wanted,
     adding,
+    constants,
     differences,
+    fits,
+    left_alone,
+    placed,
     plain,
     renamed,
     renamings,
+    same,
+    target_renames,
+    wanted_columns,
 )
-from floodmark.load.protocol import HASH_FIELD, quote
-from floodmark.load.redshift.names import literal, path
-from floodmark.load.redshift.steps import Row
+from floodmark.load.files import file_fields, key_fields
+from floodmark.load.protocol import DELETED_AT, HASH_FIELD, LoadRequest, quote
+from floodmark.load.redshift.catalog import literal, path
+from floodmark.load.redshift.merge import UNKEYABLE, RedshiftPut, hashed, staging_type
+from floodmark.load.redshift.steps import Busy, Failed, RedshiftSession, Row
+from floodmark.model.commit import LoadAs, by_key
 from floodmark.model.errors import ConfigError, DataError
 from floodmark.model.names import OURS, marked
 from floodmark.model.policies import tells_rows_apart
 from floodmark.model.table import Table
 from floodmark.model.types import KEY_FIELD, Field
 from floodmark.model.warehouse import MAX_VARCHAR, SUPER
+from floodmark.model.warehouse import REDSHIFT as CAN
 
-UNKEYABLE = ("SUPER", "VARBYTE")  # types that can't be a DISTKEY or SORTKEY
 _HASH_TYPE = "VARCHAR(32)"
 _DISTRIBUTED = " DISTSTYLE KEY DISTKEY ({})"
 
@@ -56,22 +65,6 @@ class Shape:
         return tuple(s for change in self.changes if not change.outside for s in change.statements)
 
 
-def staging_type(field: Field) -> str:
-    """The type that takes the file's column as it is; JSON stays text until it is parsed."""
-    return f"VARCHAR({MAX_VARCHAR})" if field.redshift == SUPER else field.redshift
-
-
-def hashed(weight: str) -> str:
-    """The hash for a weight. MD5 takes only text; `MAX_WEIGHT` keeps a weight's hex below 65,535 bytes."""
-    return f"MD5(TO_HEX({weight}))"
-
-
-def wanted_columns(fields: Sequence[Field], newest: Table | None) -> list[Wanted]:
-    """The target's columns for some fields, and what existing rows get in those that have to be added."""
-    filled = fills(newest) if newest is not None else {}
-    return [Wanted(f.target, f.redshift, filled.get(f.target)) for f in fields if not f.file_only]
-
-
 def shape(
     table: Table,
     schema: str,
@@ -88,7 +81,7 @@ def shape(
     `known`: the columns as the last load left them.
     """
     now = newest or table
-    wanted = wanted_columns(fields, None if side else now)
+    wanted = wanted_columns(fields, CAN, None if side else now)
     if side:
         wanted = [Wanted(HASH_FIELD, _HASH_TYPE), *wanted]
     where = path(schema, target)
@@ -111,7 +104,7 @@ def shape(
         compared,
         found,
         renames=renames,
-        known={w.name: _compared(w, have.get(w.name), keyed) for w in wanted_columns(known, None)},
+        known={w.name: _compared(w, have.get(w.name), keyed) for w in wanted_columns(known, CAN)},
         widening=lambda name, type_: "; ".join(replacing(where, name, type_)),
         relaxing=lambda name: f"ALTER TABLE {where} DROP COLUMN {quote(name)}",
     ):
@@ -183,7 +176,7 @@ def check_replaceable(schema: str, target: str, changes: Sequence[Change], keys:
 def check_parsed(schema: str, target: str, fields: Sequence[Field], fit: Shape) -> None:
     """Refuse, with what to run, long JSON for a text column, which ends at 65,535 bytes on any cluster."""
     for field in fields:
-        if field.redshift == SUPER and field.target not in fit.parsed:
+        if field.document and field.target not in fit.parsed:
             statements = replacing(path(schema, target), field.target, SUPER, "JSON_PARSE({})")
             raise DataError(
                 f"warehouse.large_strings is set, but column {field.target} of {target} is text, which holds at most "
@@ -237,7 +230,7 @@ def dist_column(table: Table, fields: Sequence[Field]) -> str | None:
     if table.mode != "upsert" or len(table.key) != 1:
         return None
     key = next((f for f in fields if f.name == f.column == table.key[0]), None)
-    return key.target if key is not None and not key.redshift.startswith(UNKEYABLE) else None
+    return key.target if key is not None and not CAN.type_of(key).startswith(UNKEYABLE) else None
 
 
 def _keys(table: Table, fields: Sequence[Field]) -> str:
@@ -256,8 +249,128 @@ def _key_column(column: str, option: str, fields: Sequence[Field]) -> str:
     field = next((f for f in fields if f.name.lower() == column.lower() and not f.file_only), None)
     if field is None:
         raise ConfigError(f"{option} names {column}, which is not a column", hint=f"check `{option}`")
-    if field.redshift.startswith(UNKEYABLE):
+    if CAN.type_of(field).startswith(UNKEYABLE):
         raise ConfigError(
-            f"{option} names {column}, which is {field.redshift}: that can't be a key in Redshift"
+            f"{option} names {column}, which is {CAN.type_of(field)}: that can't be a key in Redshift"
         )
     return field.target
+
+
+@dataclass(frozen=True)
+class Fit:
+    """How the tables are made to take the files' rows, and how these go in."""
+
+    put: RedshiftPut
+    before: tuple[Change, ...]  # each by itself, before the transaction
+    inside: tuple[str, ...]
+    replaced: tuple[Change, ...] = ()  # the target's columns that are replaced by wider ones
+    after: tuple[str, ...] = ()  # each runs by itself after the load, successful or not
+
+
+def fitted(
+    request: LoadRequest,
+    way: LoadAs,
+    schema: str,
+    names: tuple[str, str],
+    found: tuple[Sequence[TargetColumn] | None, Sequence[TargetColumn] | None],
+) -> Fit:
+    """How to change the target and the table beside it, given their names and present columns."""
+    table, now = request.table, request.now
+    (target, side), (there, beside) = names, found
+    read = file_fields(table, way, now)
+    weighed = any(field.file_only for field in read)
+    if by_key(way) and there is not None:
+        fit = Shape(renamings(path(schema, target), there, target_renames(now)))
+    else:
+        known = placed(request.loaded, now) if request.loaded and way != "replace" else ()
+        fit = shape(table, schema, target, placed(table, now), there, newest=now, known=known)
+    about = Shape()
+    if weighed:
+        about = shape(table, schema, side, key_fields(table, read), beside, newest=now, side=True)
+    inside = [*fit.inside, *about.inside]
+    if beside is not None and not weighed and not by_key(way):
+        inside.append(f"DROP TABLE {path(schema, side)}")
+    if way == "mark" and all(column.name.lower() != DELETED_AT for column in there or ()):
+        inside.append(f"ALTER TABLE {path(schema, target)} ADD COLUMN {quote(DELETED_AT)} TIMESTAMP")
+    given = tuple(
+        c for c in constants(table, now) if c.target in fit.found and not (c.field and c.field.document)
+    )
+    names_there = (name for _, name in renamed(there or (), target_renames(now)))
+    kept = left_alone(names_there, read, given) if table.key and not by_key(way) else ()
+    made = next((change.statement for change in fit.changes if change.kind == "create"), None)
+    changed = bool(fit.changes) and made is None
+    put = RedshiftPut(
+        table=table,
+        schema=schema.lower(),
+        target=target,
+        side=side,
+        fields=read,
+        constants=tuple((c.target, constant(c.type(CAN), c.value)) for c in given),
+        kept=kept,
+        filled=there is not None,
+        side_filled=beside is not None and weighed,
+        parsed=fit.parsed,
+        documents=frozenset(field.target for field in read if field.document) & fit.parsed,
+        dist_key=dist_column(table, placed(table, now))
+        if there is None
+        else next((column.name for column in there if column.dist_key), None),
+        created=made,
+        direct=not (fit.parsed or given or changed or kept) and _takes(table, way, read, there),
+    )
+    after = tuple(statement for change in fit.changes for statement in change.after)
+    return Fit(put, (*fit.before, *about.before), tuple(inside), replaced(fit.changes), after)
+
+
+def _takes(table: Table, way: LoadAs, read: Sequence[Field], there: Sequence[TargetColumn] | None) -> bool:
+    """Whether COPY may fill the target itself: it is new, or a snapshot replaces its rows.
+
+    COPY converts nothing, so the target's types must be those of the files; only text and bytes may be
+    longer.
+    """
+    if there is None:
+        return not by_key(way)
+    types = {column.name.lower(): column.type for column in there}
+    return (
+        way == "replace"
+        and table.mode == "full"
+        and all(_same_or_longer(staging_type(field), types[field.target]) for field in read)
+    )
+
+
+def _same_or_longer(type_: str, found: str) -> bool:
+    return same(type_, found) or (type_.startswith(("VARCHAR", "VARBYTE")) and fits(type_, found))
+
+
+def check_large_strings(session: RedshiftSession) -> None:
+    """Refuse long documents if the cluster does not take them, whatever the configuration says."""
+    try:
+        answer = session.query("SELECT is_large_string_enabled()")
+    except Failed as failed:
+        if failed.code != "42883" and "does not exist" not in failed.said:
+            raise
+        answer = []  # an older cluster, without that function
+    if not answer or str(answer[0][0]).lower() not in ("true", "t", "yes", "on", "1"):
+        raise ConfigError(
+            "warehouse.large_strings is set, but large strings are disabled on the cluster",
+            hint="set enable_large_strings_opt_in in its parameter group and reboot it, or remove the option",
+        )
+
+
+def altered(session: RedshiftSession, change: Change, seconds: float) -> tuple[str, ...]:
+    """Run a change that Redshift refuses inside a transaction; returns what is left to do inside instead.
+
+    `seconds`: how long it may wait for the table's users, since everyone who comes later queues behind it.
+    Moving rows to other nodes takes longer than that by itself, and is not limited.
+    """
+    bounded = not change.statement.endswith("DISTSTYLE EVEN")
+    try:
+        session.execute(change.statement, seconds=seconds if bounded else None)
+    except Failed as failed:
+        if failed.canceled and bounded:
+            raise Failed(Busy(change.statement, seconds)) from failed
+        if "target column size should be different" in failed.said:
+            return ()  # someone else has just created it
+        if failed.code != "0A000":
+            raise
+        return change.instead
+    return ()

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from floodmark.extract.range import Extremes
+from floodmark.extract.files import Extremes
 from floodmark.model.table import Column, Table
 from tests.support.described import described
 
