@@ -46,7 +46,7 @@ from floodmark.model.typed import html_table
 from floodmark.model.watching import Callback, watching
 from floodmark.store.store import Store
 from floodmark.sync import preview as planview
-from floodmark.watermark import accept, backups, drill, history, set_reset, show, validate
+from floodmark.watermark import backups, history, set_reset, show, validate
 
 if TYPE_CHECKING:
     from floodmark.spark.context import Spark
@@ -294,7 +294,7 @@ class Pipeline:
 
         In the second case all of it is read again, and merged by key.
         """
-        return accept.watermark_accept(self.config, table, new_run(), force=force)
+        return set_reset.watermark_accept(self.config, table, new_run(), force=force)
 
     def watermark_retire(self, table: str) -> Watermark:
         """Leaves the table out of `sync --all`; its log, files and rows stay, and syncing it by name brings it back."""
@@ -318,7 +318,7 @@ class Pipeline:
     def watermark_drill(self, *tables: str, all_tables: bool = False) -> DrillResult:
         """Rehearses the recovery from lost copies, logs and stores; `ok` is False if something can't be recovered."""
         _check(tables, all_tables)
-        return drill.watermark_drill(self.config, tables, all_tables=all_tables)
+        return backups.watermark_drill(self.config, tables, all_tables=all_tables)
 
     def watermark_cleanup(self, days: int = 7, *, dry_run: bool = False) -> CleanupResult:
         """Removes daily and session copies older than `days`."""

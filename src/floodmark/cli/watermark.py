@@ -244,7 +244,7 @@ def accept(settings: Settings, table: str, force: bool) -> int:
       floodmark watermark accept -t shop.orders --json
     """
     config = settings.load()
-    from floodmark.watermark.accept import watermark_accept
+    from floodmark.watermark.set_reset import watermark_accept
 
     document = watermark_accept(config, table, settings.run, force=force)
     return settings.result(document, lambda: output.accept_lines(document))

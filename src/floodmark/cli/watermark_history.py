@@ -186,7 +186,7 @@ def drill(settings: Settings, tables: tuple[str, ...], all_tables: bool) -> int:
     if bool(tables) == all_tables:
         raise click.UsageError("give -t TABLE, or --all")
     config = settings.load()
-    from floodmark.watermark.drill import watermark_drill
+    from floodmark.watermark.backups import watermark_drill
 
     document = watermark_drill(config, tables, all_tables=all_tables)
     return settings.result(document, lambda: output.drill_lines(document), document.exit_code, free_text=True)

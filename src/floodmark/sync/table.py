@@ -13,8 +13,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 
-from floodmark.clean.after_load import due_files, superseded
-from floodmark.clean.remove import Cleaning
+from floodmark.clean.remove import Cleaning, due_files, superseded
 from floodmark.clean.remove import remove as remove_files
 from floodmark.load.pending import ledger_for
 from floodmark.log.claim import Changed, Claimed, decide_and_claim, refuse_if_held

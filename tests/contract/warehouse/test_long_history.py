@@ -13,8 +13,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from floodmark.clean.after_load import due_files
 from floodmark.clean.choose import Removal
+from floodmark.clean.remove import due_files
 from floodmark.load.duckdb.file import DatabaseFile
 from floodmark.load.pending import ledger_for, pending
 from floodmark.load.protocol import LEDGER, Warehouse

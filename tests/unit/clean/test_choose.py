@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from floodmark.clean.after_load import SLACK, due, superseded
 from floodmark.clean.choose import Facts, Removal, Selection, StoredObject, before, choose, orphans, staged
+from floodmark.clean.remove import SLACK, due, superseded
 from floodmark.load.pending import choose as choose_load
 from floodmark.load.pending import pending
 from floodmark.log.document import accounts_for_older, condense

@@ -18,7 +18,7 @@ from floodmark.log.fold import NothingLeft
 from floodmark.log.log import Log, draft
 from floodmark.model.commit import DataFile, Deletes
 from floodmark.store.store import Store
-from floodmark.watermark.drill import watermark_drill
+from floodmark.watermark.backups import watermark_drill
 from floodmark.watermark.validate import watermark_validate
 from floodmark.web.house import count
 from tests.support.samples import RUN, TABLE

@@ -654,7 +654,7 @@ def _second(position: Position) -> int:
 
 TestMachine = Machine.TestCase
 TestMachine.settings = settings(
-    max_examples=2000 if LONG else 100,
+    max_examples=2000 if LONG else 60,
     stateful_step_count=60 if LONG else 40,
     suppress_health_check=list(HealthCheck),
     deadline=None,

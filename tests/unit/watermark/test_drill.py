@@ -15,7 +15,7 @@ from floodmark.model.times import stamp
 from floodmark.setup.doctor.store import examine_store
 from floodmark.store.places import finish
 from floodmark.store.store import Store
-from floodmark.watermark.drill import losses, watermark_drill
+from floodmark.watermark.backups import losses, watermark_drill
 from tests.support.samples import RUN
 from tests.support.watermark_copies import NAME, OTHER, batches, claimed, content, published
 

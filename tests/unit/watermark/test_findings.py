@@ -19,7 +19,7 @@ from floodmark.model.ledger import Ledger, LedgerRow
 from floodmark.model.run import TableReport
 from floodmark.plan.tables import StoredTables
 from floodmark.store.store import Store
-from floodmark.watermark.findings import count_findings
+from floodmark.watermark.validate import count_findings
 from tests.support.samples import RUN, TABLE, at, window
 from tests.support.watermark_copies import synced
 
