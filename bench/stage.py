@@ -14,9 +14,9 @@ from typing import Any
 from measure import ROLES, Usage, Watch, cpu_seconds
 
 from floodmark.setup.services import settlement
+from floodmark.setup.services.compare import StandIn, stand_in
 from floodmark.setup.services.databases import DatabaseServer
 from floodmark.setup.services.s3 import SeaweedFS
-from floodmark.setup.services.standin import StandIn, stand_in
 
 HERE = Path(__file__).parent
 CONNECTIONS = os.cpu_count() or 2

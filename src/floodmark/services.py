@@ -22,9 +22,8 @@ from floodmark.source.session import Session
 from floodmark.source.shared_looks import SharedLooks
 from floodmark.source.sources import Sources, end_read, session_on
 from floodmark.source.trust import first_server
-from floodmark.spark.context import Spark
+from floodmark.spark.context import Spark, WarmSpark
 from floodmark.spark.job import Job
-from floodmark.spark.on_demand import WarmSpark
 from floodmark.store.places import finish
 from floodmark.store.store import Store
 
@@ -172,7 +171,7 @@ class Services:
         error that ends them all, though no task has one. `small` jobs may share a task with those of other tables.
         """
         table, emit = jobs[0].table.name if jobs else "", self.emit
-        return self.spark().submit(
+        return self.spark().run(
             jobs, group, self.throttle, underway, lambda text: emit(Noted(table, text)), failed, small
         )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -22,8 +22,7 @@ from floodmark.model.json import digest
 from floodmark.model.table import Table
 from floodmark.model.times import compact, stamp
 from floodmark.store.store import Store, encode
-from floodmark.web.look import Looks
-from floodmark.web.seen import Snapshot
+from floodmark.web.snapshot import Looks, Snapshot
 from tests.support.described import described
 from tests.support.samples import AT, ID, at, files, window
 from tests.support.watermark_copies import ledger
@@ -78,6 +77,7 @@ class Filled:
         window_left_open: bool = False,
         looked: float | None = 1.0,
         lag: float | None = 0.0,
+        published: bool = True,
     ) -> State:
         """Add a table of which a sync has read some rows; `looked`: minutes since its last check."""
         log, run = Log(self.store, name), self.run_id(2)
@@ -87,15 +87,26 @@ class Filled:
         )  # fmt: skip
         assert isinstance(taken, Claimed)
         with taken.lease:
-            batch = draft(
-                taken.state, Batch, run, window_id="w", slices=(0,), files=files(rows - 1, 1), seconds=1.5
-            )
+            named = files(rows - 1, 1)
+            if not published:  # the log itself is read, which takes no other table's files
+                own = f"data/{encode(name)}/"
+                named = tuple(replace(f, path=f.path.replace("data/shop.orders/", own)) for f in named)
+            batch = draft(taken.state, Batch, run, window_id="w", slices=(0,), files=named, seconds=1.5)
             state = log.append(taken.state, batch)
             failure = StageFailure("extract", failed, stamp(self.now)) if failed else None
-            Publisher(self.store, name, run).publish(state, ledger(state) if loaded else [], failure=failure)
+            loads = ledger(state) if loaded else []
+            if published:
+                Publisher(self.store, name, run).publish(state, loads, failure=failure)
         if looked is not None:
             self.check(name, looked, lag)
         return state
+
+    def dies(self, name: str) -> None:
+        """Let the table's run have been killed five minutes ago."""
+        path = f"leases/{encode(name)}.json"
+        note = json.loads(self.store.get(path) or b"")
+        dead = {**note, "expires_at": stamp(self.now - timedelta(minutes=5)), "released": False}
+        self.store.put(path, json.dumps(dead).encode())
 
     def check(
         self, name: str, minutes: float, lag: float | None = 0.0, ids: int | None = None, **more: Any

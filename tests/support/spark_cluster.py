@@ -18,7 +18,7 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, Self
 
-from floodmark.setup.services.process import HOST, Server, free_ports
+from floodmark.setup.services.process import HOST, ServerProcess, free_ports
 from floodmark.spark.jvm import spark_home
 
 START_SECONDS = 180.0
@@ -32,7 +32,7 @@ exec "$@"
 """
 
 
-class _Daemon(Server):
+class _Daemon(ServerProcess):
     """A JVM of the cluster, with a web interface."""
 
     grace = 5.0

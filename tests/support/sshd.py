@@ -17,12 +17,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from floodmark.setup.services.process import HOST, Server, binary, free_ports
+from floodmark.setup.services.process import HOST, ServerProcess, binary, free_ports
 
 _HINT = "run `make setup`, or install Debian's package openssh-server"
 
 
-class Sshd(Server):
+class Sshd(ServerProcess):
     """A bastion that only forwards. `settings` are lines of its sshd_config."""
 
     name = "sshd"

@@ -23,7 +23,7 @@ from floodmark.model.commit import Commit, WithFiles
 from floodmark.model.errors import FloodmarkError
 from floodmark.model.events import Advanced, Emit, StageBegan, StageEnded, ignore
 from floodmark.model.ledger import Ledger, Part
-from floodmark.model.plausible import implausible
+from floodmark.model.run import implausible
 from floodmark.model.times import ago, parse_moment, stamp
 from floodmark.store.store import Store, file_folders
 

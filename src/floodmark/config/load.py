@@ -8,12 +8,15 @@ the path of a missing file. Paths are resolved against the file's folder.
 
 from __future__ import annotations
 
+import difflib
 import os
-from collections.abc import Iterable
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args, get_type_hints
+from urllib.parse import unquote, urlsplit
 
 from pydantic import (
     AfterValidator,
@@ -24,13 +27,13 @@ from pydantic import (
     ValidationError,
     model_validator,
 )
+from pydantic.fields import FieldInfo
 
 from floodmark.config import values
-from floodmark.config.file import read
-from floodmark.config.messages import mistakes_in
+from floodmark.config.file import MOST_CHARACTERS, URLS, Contents, Tree, parse, read
 from floodmark.model.errors import ConfigError, Mistake, Mistakes
 from floodmark.model.json import adapter
-from floodmark.model.plausible import MOST_ROWS
+from floodmark.model.run import MOST_ROWS
 from floodmark.model.table import Mode
 from floodmark.model.warehouse import WAREHOUSES, Capabilities, Descriptor
 
@@ -162,14 +165,11 @@ class CopiesTo(PlaceSpec):
         """This place, with the store's endpoint, keys and region unless it has its own."""
         if not (self.url.startswith("s3://") and store.url.startswith("s3://")):
             return self
-        spec = self
-        if spec.endpoint is None:  # never send the store's keys to another server
-            spec = replace(spec, endpoint=store.endpoint)
-            if spec.access_key_id is None:
-                spec = replace(
-                    spec, access_key_id=store.access_key_id, secret_access_key=store.secret_access_key
-                )
-        return replace(spec, region=spec.region or store.region)
+        keys = self.access_key_id, self.secret_access_key
+        if self.endpoint is None and self.access_key_id is None:  # never to another server
+            keys = store.access_key_id, store.secret_access_key
+        region = self.region or store.region
+        return CopiesTo(self.url, self.endpoint or store.endpoint, region, *keys, log=self.log)
 
 
 @dataclass(frozen=True)
@@ -394,19 +394,16 @@ def load(path: Path | None = None) -> Config:
     try:
         sections: Sections = adapter(Sections).validate_python(contents.tree, context=contents.base)
     except ValidationError as error:
-        mistakes.extend(mistakes_in(error, contents, Sections))
+        mistakes.extend(_in_our_words(error, contents))
     if mistakes:
         raise Mistakes(file, mistakes)
-    source, store, warehouse = sections.source, sections.store, sections.warehouse
+    source, store, entries = sections.source, sections.store, dict[str, dict[str, Any]]()
     if source.ssh and source.socket:
         mistakes.append(Mistake("source.ssh", "leads to a host, but source.url is a socket on this machine"))
-    if warehouse.descriptor.s3 and not store.url.startswith("s3://"):
-        reads = f"{warehouse.can.label} reads only from S3"
+    if sections.warehouse.descriptor.s3 and not store.url.startswith("s3://"):
+        reads = f"{sections.warehouse.can.label} reads only from S3"
         said = f"is a folder, but {reads}; use s3://bucket/prefix, in the warehouse's Region"
         mistakes.append(Mistake("store.url", said))
-    if mistakes:
-        raise Mistakes(file, mistakes)
-    entries: dict[str, dict[str, Any]] = {}
     for written, entry in sections.tables.items():
         name = _qualified(written, source.database)
         if "." not in name and name != "*":
@@ -422,7 +419,7 @@ def load(path: Path | None = None) -> Config:
         path=file,
         source=source,
         store=replace(store, copies_to=tuple(each.reached_like(store) for each in store.copies_to)),
-        warehouse=warehouse,
+        warehouse=sections.warehouse,
         spark=sections.spark,
         tables=tuple(entries),
         new_tables=defaults.pop("new_tables", DefaultKeys.new_tables),
@@ -449,3 +446,99 @@ def _given(keys: TableKeys, written: Iterable[str]) -> dict[str, Any]:
 
 def _qualified(name: str, database: str | None) -> str:
     return name if "." in name or database is None else f"{database}.{name}"
+
+
+def glimpse(path: Path | None = None) -> tuple[list[str], StoreSpec | None]:
+    """The tables and patterns of the file, with their schema, and its store, as far as they can be told: to complete names.
+
+    A file with mistakes will do, and one whose passwords are not in the environment; without a file, nothing and None.
+    """
+    file = place(path)
+    tree: Tree = None
+    with suppress(OSError, ValueError):
+        if file.is_file() and file.stat().st_size <= MOST_CHARACTERS:  # nothing that could block
+            tree, _ = parse(file.read_text("utf-8-sig"))
+    sections = tree if isinstance(tree, dict) else {}
+    source, tables, store = (_block(sections.get(name)) for name in ("source", "tables", "store"))
+    database = None
+    if isinstance(url := source.get("url"), str):
+        with suppress(ValueError):
+            database = unquote(urlsplit(url).path.strip("/"))
+    named = [_qualified(name, database if database and "$" not in database else None) for name in tables]
+    store.pop("copies_to", None)
+    with suppress(ValueError):  # pydantic's is one
+        return named, adapter(StoreSpec).validate_python(store, context=file.parent) if sections else None
+    return named, None
+
+
+def _block(tree: Tree) -> dict[str, Tree]:
+    return dict(tree) if isinstance(tree, dict) else {}
+
+
+# ---------------------------------------------------------------- what is wrong, in our words
+
+_SAID: dict[str, Callable[[dict[str, Any]], str]] = {
+    "missing": lambda _: "is required",
+    "string_type": lambda _: "must be text",
+    "int_parsing": lambda _: "must be a whole number",
+    "int_from_float": lambda _: "must be a whole number",
+    "float_parsing": lambda _: "must be a number",
+    "finite_number": lambda _: "must be a number",
+    "greater_than_equal": lambda context: f"must be at least {context['ge']}",
+    "less_than_equal": lambda context: f"must be at most {context['le']}",
+    "too_short": lambda _: "must not be empty",
+    "tuple_type": lambda _: "must be a list",
+    "literal_error": lambda context: f"must be {context['expected']}".replace("'", ""),
+    "value_error": lambda context: str(context["error"]),
+    "dataclass_type": lambda _: "must be a block of keys and values",
+    "dict_type": lambda _: "must be a block of keys and values",
+}
+
+
+def _in_our_words(error: ValidationError, contents: Contents) -> Iterator[Mistake]:
+    """What to write instead, never the value that was written; without the values that are mistakes already."""
+    failed = set(contents.failed)
+    for item in error.errors(include_url=False):
+        loc = tuple(map(str, item["loc"]))
+        if loc[:2] in URLS:  # its parts are missing as one
+            loc = loc[:2]
+        if loc not in failed:
+            yield Mistake(".".join(loc) or "the file", _said(item["type"], item.get("ctx", {}), loc))
+        failed |= {loc} & set(URLS)
+
+
+def _said(kind: str, context: dict[str, Any], loc: tuple[str, ...]) -> str:
+    if kind == "unexpected_keyword_argument":
+        known = _known(loc[:-1])
+        close = difflib.get_close_matches(loc[-1], known, 1, 0.6)
+        return "unknown key; " + (f"did you mean {close[0]}?" if close else f"known keys: {', '.join(known)}")
+    if kind in _SAID:
+        return _SAID[kind](context)
+    return "must be a number" if kind.startswith(("int_", "float_")) else "is not valid"
+
+
+def _known(path: tuple[str, ...]) -> list[str]:
+    """The known keys of the section at a path."""
+    section: type = Sections
+    for key in ("defaults",) if path[:1] == ("tables",) else path:
+        if not key.isdigit():  # an index into a list, whose sections are all alike
+            section = next(sections_in(keys(section)[key]))
+    return list(keys(section))
+
+
+def keys(section: type) -> dict[str, Any]:
+    """The keys of a section with their types; `url` stands for the fields that are its parts."""
+    known: dict[str, Any] = {}
+    for name, hint in get_type_hints(section, include_extras=True).items():
+        marks = (m.validation_alias for m in getattr(hint, "__metadata__", ()) if isinstance(m, FieldInfo))
+        alias = next((mark for mark in marks if isinstance(mark, AliasPath)), None)
+        known.setdefault(str(alias.path[0]) if alias else name, hint)
+    return known
+
+
+def sections_in(hint: Any) -> Iterator[type]:
+    """The sections that a type has inside."""
+    if isinstance(hint, type) and is_dataclass(hint):
+        yield hint
+    for inner in get_args(hint):
+        yield from sections_in(inner)

@@ -17,12 +17,12 @@ from functools import lru_cache, partial
 import pyarrow as pa
 
 from floodmark.config.load import SourceSpec, StoreSpec
-from floodmark.extract.files import DataFiles, Fingerprint, SnapshotSums
+from floodmark.extract.files import DataFiles, Fingerprint
 from floodmark.load.files import key_fields
-from floodmark.model.canonical import Digest
+from floodmark.model.canonical import Digest, forms
 from floodmark.model.commit import DataFile
 from floodmark.model.origin import UNKNOWN_SOURCE, SourceId
-from floodmark.model.row_hash import compiled
+from floodmark.model.row_hash import Sums, compiled, hashes
 from floodmark.model.table import Table
 from floodmark.model.types import fields, file_schema, schema_of
 from floodmark.model.warehouse import UNLIMITED, Capabilities
@@ -118,16 +118,16 @@ def read_slice(
     files = DataFiles(job, _store(job.store))
     changed: Counter[str] = Counter()
     mark = Fingerprint(file_schema(job.table)) if job.fingerprint or job.only_look else None
-    sums = (
-        SnapshotSums(job.table, job.hash_key) if job.hash_key is not None and compiled is not None else None
-    )
+    # Of a snapshot's rows, the sum of hashes by which verify recognizes them in a target that hands them out.
+    key, sums = job.hash_key if compiled is not None else None, Sums()
+    hashed = [form.field.name for form in forms(job.table, UNLIMITED)] if key is not None else []
     for question in selects(job.table, job.slice):
         batches = Batches(session, job.table, question, limits=job.limits)
         for batch in batches:
             if mark is not None:
                 mark.add(batch)
-            if sums is not None:
-                sums.add(batch)
+            if key is not None and batch.num_rows:
+                sums.add(hashes([batch.column(name) for name in hashed], key))
             if not job.only_look:
                 files.add(batch, changed.total() + batches.changed)
             read += batch.num_rows
@@ -144,7 +144,7 @@ def read_slice(
         seconds=time.monotonic() - began,
         changed=tuple(changed.items()),
         fingerprint=mark.text() if mark is not None else None,
-        digest=sums.digest() if sums is not None else None,
+        digest=sums.digests()[0] if key is not None else None,
         outside=keys,
         source=source,
     )

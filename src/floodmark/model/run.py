@@ -7,22 +7,27 @@ from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime
 from functools import reduce
 from secrets import token_hex
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, get_args
 
 from floodmark.model.errors import FloodmarkError, exit_code
-from floodmark.model.plausible import MOST_ROWS
 from floodmark.model.times import compact, parse_time
 from floodmark.model.typed import Result, plain
 
 if TYPE_CHECKING:  # the command line imports this module before it needs the model
     from floodmark.model.lineage import ColumnChange
-    from floodmark.model.results import Plan, Watermark
+    from floodmark.model.results import PlanResult, Watermark
     from floodmark.model.table import Table
 
 Strategy = Literal["sequential", "inter-table", "intra-table"]
+STRATEGIES = ("auto", *get_args(Strategy))  # as options
 Stage = Literal["extract", "load"]
 EXTRACT: tuple[Stage, ...] = ("extract",)
 LOAD: tuple[Stage, ...] = ("load",)
+# More rows than any table has, but still within the integers of MySQL and Arrow.
+MOST_ROWS = 10**15
+# A drop below this fraction needs --force, unless there were fewer rows than this to begin with.
+IMPLAUSIBLE = 0.1
+IMPLAUSIBLE_FROM = 100
 
 
 @dataclass(frozen=True, init=False)
@@ -182,7 +187,7 @@ _SHOWN = (
 
 @dataclass(frozen=True)
 class TableReport(Counts):
-    """One table's part of a run: the fold of its events (`model/account.py`)."""
+    """One table's part of a run: the fold of its events (`model/events.py`)."""
 
     table: str
     strategy: str | None = None
@@ -199,7 +204,7 @@ class TableReport(Counts):
     stage_seconds: Mapping[str, float] = field(default_factory=dict)  # for extract, load, verify
     schema_changes: tuple[ColumnChange, ...] = ()  # in the source, since the previous run
     described: Table | None = None  # the table as the newest claim describes it
-    plan: Plan | None = None  # in a dry run
+    plan: PlanResult | None = None  # in a dry run
     left_out: bool = False  # retired, and not named on the command line
     lag_before: Lag | None = None  # lag behind the source when the run began, and when it ended
     lag_after: Lag | None = None
@@ -260,3 +265,8 @@ class SyncReport:
             "tables": [t.as_json() for t in self.tables],
             **({"new_tables": list(self.new_tables)} if self.new_tables else {}),
         }
+
+
+def implausible(before: int, now: int) -> bool:
+    """Whether a snapshot, or the rows left after deletes, are too few to be plausible."""
+    return before >= IMPLAUSIBLE_FROM and now < before * IMPLAUSIBLE

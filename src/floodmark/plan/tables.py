@@ -7,6 +7,7 @@ We can't tell which, so every run reports it until someone retires it.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from fnmatch import fnmatchcase
 
@@ -70,7 +71,7 @@ class StoredTables:
         return list(found)
 
     def resolve(
-        self, opened: Callable[[str], Session], names: Sequence[str], all_tables: bool
+        self, opened: Callable[[str], AbstractContextManager[Session]], names: Sequence[str], all_tables: bool
     ) -> tuple[list[str], list[TableReport]]:
         """The full names of the tables that the user means, and a report for each name without a table."""
         with opened("plan") as session:
@@ -214,10 +215,14 @@ def meant(
     return [name for name in found if name not in shared], [*unknown, *shared.values()]
 
 
-def no_table(source: SourceSpec) -> ConfigError:
+class NoTable(ConfigError):
+    """The source shows no table at all."""
+
+
+def no_table(source: SourceSpec) -> NoTable:
     """The error for a source that shows no tables."""
     where = f"in {source.database}" if source.database else "on the server"
-    return ConfigError(
+    return NoTable(
         f"{source.user} sees no table {where}",
         hint=f"GRANT SELECT ON … TO '{source.user}'@'…', or correct the database in source.url",
     )

@@ -18,13 +18,12 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
-from floodmark.host.children import child_environment
+from floodmark.host.process import child_environment
 from floodmark.model.errors import FloodmarkError, VerificationError
 from floodmark.setup.services import reaper, settlement
-from floodmark.setup.services.compare import compare
+from floodmark.setup.services.compare import StandIn, compare, stand_in
 from floodmark.setup.services.databases import DatabaseServer, chosen
 from floodmark.setup.services.s3 import SeaweedFS
-from floodmark.setup.services.standin import StandIn, stand_in
 
 PREFIX = "demo"
 _CONFIG = """\
@@ -78,9 +77,8 @@ class Demo:
         self._say("How far the table has got: floodmark watermark get")
         self._floodmark("watermark", "get", "-t", settlement.NAME)
 
-        self._say(
-            "Source against warehouse: every row, every column, hashed (SHA-256) by the two databases themselves"
-        )
+        what = "every row, every column, hashed (SHA-256) by the two databases themselves"
+        self._say(f"Source against warehouse: {what}")
         self._compare()
 
     def serve(self, port: int) -> None:
@@ -89,25 +87,20 @@ class Demo:
 
     def _write_config(self) -> None:
         self.folder.mkdir()
-        where = f"url: duckdb:///{self.warehouse}"
-        if not isinstance(self.warehouse, Path):
-            where = (
-                f"url: {self.warehouse.url()}\n  iam_role: {self.warehouse.role}\n  tls: {{mode: disabled}}"
-            )
+        to = self.warehouse
+        where = f"url: duckdb:///{to}"
+        if not isinstance(to, Path):
+            where = f"url: {to.url()}\n  iam_role: {to.role}\n  tls: {{mode: disabled}}"
         self.config.touch(mode=0o600)  # it holds passwords
+        source, store = self.db.url(settlement.DATABASE), self.s3.store_yaml(PREFIX)
+        slice_rows = max(100, self.rows // 20)
         self.config.write_text(
-            _CONFIG.format(
-                source=self.db.url(settlement.DATABASE),
-                store=self.s3.store_yaml(PREFIX),
-                warehouse=where,
-                slice_rows=max(100, self.rows // 20),
-            )
+            _CONFIG.format(source=source, store=store, warehouse=where, slice_rows=slice_rows)
         )
 
     def _crash(self, inserts: int, updates: int) -> None:
         """A sync that is killed after it has committed something and before it ends."""
-        for attempt in range(3):
-            again = "again, because the last sync ended before it could be killed: " if attempt else ""
+        for again in ("", *["again, because the last sync ended before it could be killed: "] * 2):
             changed = f"{inserts:,} rows inserted, {updates:,} updated"
             self._say(f"{again}{changed}; this sync is killed half-way (kill -9)")
             settlement.change(self.db, inserts, updates)
@@ -224,8 +217,7 @@ def run_demo(
     print(f"\nDone in {seconds:.0f} s; the services are stopped and their files removed.", flush=True)
     if serve is None:
         print(
-            "To see all this in a dashboard: make demo ARGS=--serve (or floodmark demo --serve).",
-            flush=True,
+            "To see all this in a dashboard: make demo ARGS=--serve (or floodmark demo --serve).", flush=True
         )
     return 0
 

@@ -27,7 +27,7 @@ from floodmark.model.notes import Kind, Note, not_followed
 from floodmark.model.secrets import of_url
 from floodmark.model.text import counted
 from floodmark.model.warehouse import UNLIMITED
-from floodmark.setup.doctor.tables import check_table
+from floodmark.setup.doctor.source import check_table
 from floodmark.source import ranges as edges
 from floodmark.source.describe import discover_with_notes, list_tables, proposed_cursor
 from floodmark.source.session import Session
@@ -71,12 +71,8 @@ class Initial:
     offline: bool = False  # whether the source was not asked
 
     def as_json(self) -> dict[str, Any]:
-        return {
-            "ok": True,
-            "path": str(self.path),
-            "tables": [asdict(found) for found in self.tables],
-            "export": self.export,
-        }
+        tables = [asdict(found) for found in self.tables]
+        return {"ok": True, "path": str(self.path), "tables": tables, "export": self.export}
 
     def lines(self) -> list[str]:
         """What the user sees."""
@@ -93,9 +89,8 @@ class Initial:
             command = f"floodmark --config {self.path} doctor"
         steps = ["edit source.url in it"] if self.source is None else []
         if self.export is not None:
-            steps.append(
-                f"put the password in the environment: read -rs {self.export} && export {self.export}"
-            )
+            export = f"read -rs {self.export} && export {self.export}"
+            steps.append(f"put the password in the environment: {export}")
         steps.append(command)
         next_steps = (f"{'Next' if not n else 'Then'}: {step}" for n, step in enumerate(steps))
         return [f"Wrote {self.path}{what}", *next_steps]
@@ -129,15 +124,12 @@ def _read(given: Given) -> tuple[ListedTable, ...]:
     except Interrupted:
         raise
     except FloodmarkError as error:
-        hint = error.hint
+        hints = [error.hint] if error.hint else []
         if not given.spec.password:
-            hint = (
-                f"no password was given, and {VARIABLE} is not set: read -rs {VARIABLE} && export {VARIABLE}"
-            )
-        raise ConfigError(
-            f"{error.message}; nothing was written",
-            hint="; ".join(filter(None, (hint, "--offline writes the file without asking the source"))),
-        ) from None
+            export = f"read -rs {VARIABLE} && export {VARIABLE}"
+            hints = [f"no password was given, and {VARIABLE} is not set: {export}"]
+        hints.append("--offline writes the file without asking the source")
+        raise ConfigError(f"{error.message}; nothing was written", hint="; ".join(hints)) from None
 
 
 # ---------------------------------------------------------------- the URL
@@ -193,15 +185,9 @@ def _table(session: Session, name: str, database: str | None, target: str | None
     except FloodmarkError as error:
         hint = f"; {error.hint}" if error.hint else ""
         return ListedTable(name, target=target, error=" ".join(f"{error.message}{hint}".split()))
-    likely = proposed_cursor(table)
-    return ListedTable(
-        name,
-        first.detail,
-        tuple(check.detail for check in others),
-        target=target,
-        cursor=likely.name if likely else None,
-        not_followed=left,
-    )
+    likely, remarks = proposed_cursor(table), tuple(check.detail for check in others)
+    cursor = likely.name if likely else None
+    return ListedTable(name, first.detail, remarks, target=target, cursor=cursor, not_followed=left)
 
 
 # ---------------------------------------------------------------- the file
@@ -279,13 +265,11 @@ def _entry(found: ListedTable) -> str:
         if reserved(found.table.partition(".")[2]):
             why = f"{OUR_TABLES}… is reserved for Floodmark's own tables"
         lines.append(f"    target: {_scalar(found.target)}  # {why}")
-    lines += [
-        f"    {_CHOICES[kind][0]}  # {clause(Note(kind))}{_CHOICES[kind][1]}" for kind in found.not_followed
-    ]
+    for kind in found.not_followed:
+        lines.append(f"    {_CHOICES[kind][0]}  # {clause(Note(kind))}{_CHOICES[kind][1]}")
     if found.cursor is not None:
-        lines.append(
-            f"    # cursor: {_scalar(found.cursor)}  # uncomment this, and set mode: upsert, if every change of a row sets it"
-        )
+        how = "uncomment this, and set mode: upsert, if every change of a row sets it"
+        lines.append(f"    # cursor: {_scalar(found.cursor)}  # {how}")
     return "".join(f"{line}\n" for line in lines)
 
 

@@ -88,7 +88,7 @@ if __name__ == "__main__":
 
 
 @dataclass(frozen=True)
-class Target:
+class Platform:
     """What an archive's compiled packages fit: `3.11`, `Linux`, `x86_64`."""
 
     python: str
@@ -96,7 +96,7 @@ class Target:
     machine: str
 
     @classmethod
-    def here(cls) -> Target:
+    def here(cls) -> Platform:
         return cls("{}.{}".format(*sys.version_info), platform.system(), platform.machine())
 
     def launcher(self) -> str:
@@ -111,15 +111,15 @@ class Packed:
 
     archive: Path
     bytes: int
-    target: Target | None  # None: pure Python, for any machine
+    target: Platform | None  # None: pure Python, for any machine
     packages: Mapping[str, str]
     compiled: bool
     job: Path
 
     def as_json(self) -> dict[str, Any]:
         target = asdict(self.target) if self.target else dict.fromkeys(("python", "system", "machine"))
-        rest = {"packages": dict(self.packages), "compiled": self.compiled, "job": str(self.job)}
-        return {"ok": True, "archive": str(self.archive), "bytes": self.bytes, **target, **rest}
+        made = {"ok": True, "archive": str(self.archive), "bytes": self.bytes, **target}
+        return {**made, "packages": dict(self.packages), "compiled": self.compiled, "job": str(self.job)}
 
     def lines(self) -> list[str]:
         """What the user sees: what was made, and the options of spark-submit for it."""
@@ -138,7 +138,7 @@ class Packed:
         ]
 
 
-def pack(output: Path, code_only: bool = False, target: Target | None = None) -> Packed:
+def pack(output: Path, code_only: bool = False, target: Platform | None = None) -> Packed:
     """Writes the archive, and floodmark_job.py beside it unless there is one; raises ConfigError."""
     zipped = check_name(output, code_only)
     job = output.absolute().parent / JOB
@@ -149,15 +149,12 @@ def pack(output: Path, code_only: bool = False, target: Target | None = None) ->
     ours = dict(_own_files())
     # Python loads no compiled code from a zip on its path; what it could not load, it must not find there.
     pure = {name: path for name, path in ours.items() if path.suffix != ".so"}
-    packages = {"floodmark": floodmark.__version__}
-    made_for = None
-    members: dict[str, Path | str] = {}
-    if code_only:
-        members.update(pure)
-    else:
-        made_for = target or Target.here()
+    packages, made_for = {"floodmark": floodmark.__version__}, None
+    members: dict[str, Path | str] = {**pure}
+    if not code_only:
+        made_for = target or Platform.here()
+        members = {f"packages/{name}": path for name, path in ours.items()}
         members[_LAUNCHER] = made_for.launcher()
-        members.update((f"packages/{name}", path) for name, path in ours.items())
         for one in needed("floodmark", EXTRAS, distribution):
             packages[one.name] = one.version
             members.update((f"packages/{name}", path) for name, path in _files(one))
@@ -259,9 +256,9 @@ def is_archive(path: Path) -> bool:
                 return launcher is not None and _MADE in launcher.read(_SHORT)
         with zipfile.ZipFile(path) as zipped:
             names = zipped.namelist()
-            if _LAUNCHER not in names:
-                return "floodmark/setup/pack.py" in names and all(n.startswith("floodmark/") for n in names)
-            return _MADE in zipped.open(_LAUNCHER).read(_SHORT)
+            if _LAUNCHER in names:
+                return _MADE in zipped.open(_LAUNCHER).read(_SHORT)
+            return "floodmark/setup/pack.py" in names and all(n.startswith("floodmark/") for n in names)
     except (OSError, EOFError, tarfile.TarError, zipfile.BadZipFile, zlib.error):
         return False
 

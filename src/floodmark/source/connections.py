@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
 from floodmark.config.load import PauseWhen, SourceSpec
-from floodmark.host.together import Recent
+from floodmark.host.threads import RecentAnswers
 from floodmark.model.errors import ConfigError, Interrupted, TransientError
 from floodmark.model.text import duration
 from floodmark.source.server_load import replica_lag, threads_running
@@ -41,7 +41,7 @@ class Throttle:
         self._sessions = 0
         self._asking = 0
         self._mine = threading.local()
-        self._recent = Recent(shares_errors=False)
+        self._recent = RecentAnswers(shares_errors=False)
         self._paused: float | None = None  # start of the pause
         self._idle: list[Session] = []  # sessions without work
         self._timer: threading.Timer | None = None  # set while there are some

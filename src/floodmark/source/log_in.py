@@ -19,7 +19,7 @@ from contextlib import suppress
 from typing import Any
 
 from floodmark.config.load import SourceSpec, Tls
-from floodmark.host.hidden_imports import hidden
+from floodmark.host.process import hidden
 from floodmark.model.errors import ConfigError, FloodmarkError, TlsError, causes
 from floodmark.source.errors import parts
 from floodmark.source.rows import small

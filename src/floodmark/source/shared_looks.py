@@ -11,7 +11,7 @@ import math
 import time
 from collections.abc import Callable
 
-from floodmark.host.together import Recent
+from floodmark.host.threads import RecentAnswers
 from floodmark.model.table import Table
 from floodmark.source import open_work, sources, time_zones
 from floodmark.source.open_work import OpenWork, Sight
@@ -30,7 +30,7 @@ class SharedLooks:
     def __init__(self, look: Callable[[Session, Sight], list[OpenWork]] = open_work.all_open_work) -> None:
         self._look = look
         self._looked = float("-inf")
-        self._recent = Recent(shares_errors=False)  # an error may be of one table's session
+        self._recent = RecentAnswers(shares_errors=False)  # an error may be of one table's session
 
     def trust(self, session: Session) -> Trust:
         """Whether the server shows every transaction that can still commit; queried once for all tables."""

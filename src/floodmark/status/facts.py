@@ -1,7 +1,8 @@
 """What the store knows, for metrics, alerts and the dashboard. Read-only; never queries MySQL or the warehouse.
 
 A listing shows what has changed since the last look, and only that is fetched. So a look costs one LIST for each
-thousand objects of a kind, and one GET for each that changed.
+thousand objects of a kind, and one GET for each that changed. A table whose run has died is folded from its log, once:
+that run may have committed what it did not live to publish.
 """
 
 from __future__ import annotations
@@ -10,14 +11,16 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Generic, TypeVar
 from urllib.parse import unquote
 
 from floodmark.log.copies import glance
+from floodmark.log.document import observe
 from floodmark.log.lease import LeaseNote, lives
+from floodmark.log.log import Log
 from floodmark.log.recovery import RECORDS, Recovery
 from floodmark.log.status import (
     DAYS,
@@ -34,7 +37,7 @@ from floodmark.log.status import (
     parse,
     parse_run,
 )
-from floodmark.model.secrets import masked
+from floodmark.model.errors import DataError, FloodmarkError
 from floodmark.model.times import compact
 from floodmark.status.health import DEFAULT_LIMIT, Mark, TableFacts, mark_of
 from floodmark.store.store import Store
@@ -60,9 +63,7 @@ class Kept(Generic[T]):
     """The objects below one prefix, each read again only when it has changed."""
 
     prefix: str
-    read: Callable[
-        [str, bytes | None], T | None
-    ]  # from the object's name, without the extension, and its bytes
+    read: Callable[[str, bytes | None], T | None]  # by the object's name, without the extension
     known: dict[str, tuple[object, T | None]] = field(default_factory=dict)
 
     def look(self, store: Store, pool: ThreadPoolExecutor) -> None:
@@ -119,20 +120,6 @@ class KeptRuns(Kept[RunOutcome]):
         self._take(store, pool, [path for path in new if path in newest], dict.fromkeys(newest))
 
 
-def _status(scrub: Scrub, name: str, data: bytes | None) -> TableStatus | None:
-    found = parse(TableStatus, data, name)
-    return found.masked(scrub) if found else None
-
-
-def _mark(scrub: Scrub, name: str, data: bytes | None) -> Mark | None:
-    found = glance(data, name) if "." in name else None  # the older tool's names have no dot
-    if found is None:
-        return None
-    mark = mark_of(found.checkpoint, found.saved)
-    error = masked(mark.error, scrub)
-    return replace(mark, error=error, document={**mark.document, "last_error": error})
-
-
 class StoreFacts:
     """The facts of one store, kept from look to look, without secrets. May be used from several threads."""
 
@@ -140,9 +127,10 @@ class StoreFacts:
         self.store = store
         self.limit = limit
         self._lock = threading.RLock()
-        self._marks = Kept(WATERMARKS, partial(_mark, scrub))
+        self._marks = Kept(WATERMARKS, self._published)
+        self._interrupted: dict[str, tuple[LeaseNote, Mark | None]] = {}  # of dead runs
         self._scrub = scrub
-        self._statuses = Kept(TABLES, partial(_status, scrub))
+        self._statuses = Kept(TABLES, self._status)
         self._leases = Kept(LEASES, lambda name, data: parse(LeaseNote, data, name))
         self._live = Kept(LIVE, lambda name, data: parse(Live, data, name))
         self._current = [self._marks.look, self._statuses.look, self._leases.look, self._live.look]
@@ -150,6 +138,34 @@ class StoreFacts:
         self._runs = KeptRuns(RUNS, lambda name, data: parse_run(data, scrub))
         self._months: dict[str, Kept[Month]] = {}
         self._copies: tuple[float, int] | None = None
+
+    def _published(self, name: str, data: bytes | None) -> Mark | None:
+        found = glance(data, name) if "." in name else None  # the older tool's names have no dot
+        return mark_of(found.checkpoint, found.saved, self._scrub) if found else None
+
+    def _status(self, name: str, data: bytes | None) -> TableStatus | None:
+        found = parse(TableStatus, data, name)
+        return found.masked(self._scrub) if found else None
+
+    def _dead_leases(self) -> dict[str, LeaseNote]:
+        notes = self._leases.items().items()
+        return {name: note for name, note in notes if note and not note.released and not lives(note)}
+
+    def _after_death(self, name: str, lease: LeaseNote, published: Mark | None) -> Mark | None:
+        """The watermark with what a dead run has committed since it was published, which is read once."""
+        known, mark = self._interrupted.get(name, (None, published))
+        if known != lease:
+            log = Log(self.store, name, repairs=False, aloud=False)
+            try:
+                state = log.read()
+                copy = log.seen[0] if log.seen else None
+                mark = mark_of(observe(state, None, copy), copy.saved if copy else {}, self._scrub)
+            except DataError:  # a damaged log is reported by what needs it
+                mark = published
+            except FloodmarkError:
+                return published
+            self._interrupted[name] = lease, mark
+        return mark
 
     def _look(self, *looks: Callable[[Store, ThreadPoolExecutor], None]) -> None:
         """All of them side by side; raises a FloodmarkError when the store can't be read."""
@@ -169,14 +185,16 @@ class StoreFacts:
         marks, statuses = self._marks.items(), self._statuses.items()
         leases, live = self._leases.items(), self._live.items()
         found = []
+        dead = self._dead_leases()
         # The older tool kept its watermarks in the same place, under names without a dot.
-        for name in sorted({*(name for name in marks if "." in name), *statuses}):
-            lease = leases.get(name)
+        for name in sorted({*(name for name in (*marks, *dead) if "." in name), *statuses}):
+            lease, mark, damaged = leases.get(name), marks.get(name), name in marks and not marks[name]
+            if name in dead and not damaged:
+                mark = self._after_death(name, dead[name], mark)
             lease = lease if lease is not None and lives(lease) else None
             now = live.get(name) if lease is not None else None
             now = now if now is not None and lease is not None and now.run == lease.run else None
-            mark = marks.get(name)
-            damaged, running = name in marks and mark is None, lease is not None
+            running = lease is not None
             found.append(TableFacts(name, mark, statuses.get(name), damaged, running, lease, now))
         return tuple(found)
 
@@ -210,11 +228,10 @@ class StoreFacts:
     def _dead(self) -> Iterable[tuple[str, Killed]]:
         """Runs that were killed, by their leases, and how far they had got."""
         live = self._live.items()
-        for name, note in self._leases.items().items():
-            if note is not None and not note.released and not lives(note):
-                last = live.get(name)
-                stage, rows = (last.stage, last.rows) if last and last.run == note.run else (None, 0)
-                yield name, Killed(note.run, None, note.expires_at, note.owner.host, stage=stage, rows=rows)
+        for name, note in self._dead_leases().items():
+            last = live.get(name)
+            stage, rows = (last.stage, last.rows) if last and last.run == note.run else (None, 0)
+            yield name, Killed(note.run, None, note.expires_at, note.owner.host, stage=stage, rows=rows)
 
     def look(self) -> AllFacts:
         """Every table, the recoveries on record, and the copies."""

@@ -14,8 +14,9 @@ from typing import Any, Literal
 from floodmark.config.load import Config
 from floodmark.log.document import Checkpoint, document
 from floodmark.log.lease import LeaseNote
-from floodmark.log.status import Live, TableStatus
+from floodmark.log.status import Live, Scrub, TableStatus
 from floodmark.model.run import Lag
+from floodmark.model.secrets import masked
 from floodmark.model.text import clock, count, counted, duration
 from floodmark.model.times import TEMPORAL, parse_moment
 
@@ -44,8 +45,6 @@ class Mark:
     pending_files: int = 0
     pending_rows: int = 0
     position_at: float | None = None  # the cursor's own time, as seconds since 1970
-    error: str | None = None  # of a stage that has not succeeded since
-    retired: bool = False
     open: bool = False  # a window is
     log: str = ""
     load_epoch: int = 0
@@ -54,12 +53,22 @@ class Mark:
     target: str | None = None
     document: Mapping[str, Any] = field(default_factory=dict)
 
+    @property
+    def error(self) -> str | None:
+        """Of a stage that has not succeeded since."""
+        return self.document.get("last_error")
 
-def mark_of(seen: Checkpoint, saved: Mapping[str, Any] | None = None) -> Mark:
-    """The mark of a checkpoint; `saved` is the copy's backup_metadata."""
+    @property
+    def retired(self) -> bool:
+        return bool(self.document.get("retired"))
+
+
+def mark_of(seen: Checkpoint, saved: Mapping[str, Any] | None = None, scrub: Scrub = str) -> Mark:
+    """The mark of a checkpoint, without secrets; `saved` is the copy's backup_metadata."""
     state, loaded = seen.state, seen.load
     waiting = [d for d in state.live if not loaded.has(d.n)]
     shown = document(seen, str, dict(saved or {}))
+    shown["last_error"] = masked(shown["last_error"], scrub)
     del shown["processed_s3_files"], shown["pending_s3_files"]
     return Mark(
         state.table_name,
@@ -69,8 +78,6 @@ def mark_of(seen: Checkpoint, saved: Mapping[str, Any] | None = None) -> Mark:
         pending_files=max(state.live_files - loaded.live_files, sum(d.files for d in waiting)),
         pending_rows=sum(d.rows for d in waiting),
         position_at=_position_at(seen),
-        error=shown["last_error"],
-        retired=state.retired,
         open=state.window is not None or state.extraction.reread is not None,
         log=state.log,
         load_epoch=state.load_epoch,
@@ -197,14 +204,8 @@ def health_of(
 ) -> TableHealth:
     """The same from a table's document as `watermark get` shows it."""
     state = shown["activity"]["state"]
-    mark = Mark(
-        shown["table_name"],
-        pending_files=len(shown["pending_s3_files"]),
-        error=shown["last_error"],
-        retired=bool(shown.get("retired")),
-        open=state != "idle",
-        document=shown,
-    )
+    waiting = len(shown["pending_s3_files"])
+    mark = Mark(shown["table_name"], pending_files=waiting, open=state != "idle", document=shown)
     return judge(TableFacts(mark.table, mark, status, running=state == "running"), limit, now)
 
 

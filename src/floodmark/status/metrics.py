@@ -1,41 +1,50 @@
-"""The facts as Prometheus metrics: their names, their text, and the file for node_exporter. Nothing is counted here.
+"""The facts as Prometheus metrics: names, text, the file for node_exporter, and `/metrics` of a resident sync.
 
-Every value comes from the store, so a restart resets nothing; a table that was reset begins at 0 again, as counters may.
+Nothing is counted here: every value comes from the store, so a restart resets nothing; a table that was reset begins at 0
+again, as counters may. The HTTP server's background threads only read: no request changes anything.
 """
 
 from __future__ import annotations
 
+import json
+import socket
+import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, Self, TypeVar
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
-from prometheus_client.registry import Collector, CollectorRegistry
+from prometheus_client.registry import Collector
 
 from floodmark import __version__
 from floodmark.host.temp import whole_file
 from floodmark.log.status import LastVerify, TableStatus
-from floodmark.status.facts import AllFacts
+from floodmark.model.errors import ConfigError, FloodmarkError
+from floodmark.model.times import stamp
+from floodmark.status.facts import AllFacts, StoreFacts
 from floodmark.status.health import Mark, TableFacts, judge, moment
 
-CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
+# A client that is slower than this is dropped.
+PATIENCE = 10.0
+# Answers younger than this are reused: several scrapers cost no more than one.
+FRESH = 2.0
+CONNECTIONS = 16
 
 Value = float | None
-Samples = Callable[
-    [AllFacts], Iterable[tuple[tuple[str, ...], Value]]
-]  # the labels' values, and the sample's
+Sample = tuple[tuple[str, ...], Value]  # the labels' values, and the sample's
+Samples = Callable[[AllFacts], Iterable[Sample]]
 P = TypeVar("P")
 
 
 def exposition(facts: AllFacts) -> bytes:
     """The facts in Prometheus' text format."""
-    registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Collector(facts))
-    return generate_latest(registry)
+    return generate_latest(_Collector(facts))
 
 
 def write_file(path: Path, text: bytes) -> None:
@@ -78,7 +87,7 @@ class _Row:
 def _by_table(part: Callable[[TableFacts], P | None], value: Callable[[P], Value]) -> Samples:
     """One sample for each table of which the store has this part."""
 
-    def samples(facts: AllFacts) -> Iterator[tuple[tuple[str, ...], Value]]:
+    def samples(facts: AllFacts) -> Iterator[Sample]:
         for table in facts.tables:
             if (known := part(table)) is not None:
                 yield (table.table,), value(known)
@@ -98,20 +107,20 @@ def _verify(value: Callable[[LastVerify], Value]) -> Samples:
     return _by_table(lambda table: table.status.verify if table.status else None, value)
 
 
-def _states(facts: AllFacts) -> Iterator[tuple[tuple[str, ...], Value]]:
+def _states(facts: AllFacts) -> Iterator[Sample]:
     now = datetime.now(UTC)
     for table in facts.tables:
         yield (table.table, judge(table, facts.limit(table.table), now).word), 1
 
 
-def _durations(facts: AllFacts) -> Iterator[tuple[tuple[str, ...], Value]]:
+def _durations(facts: AllFacts) -> Iterator[Sample]:
     for table in facts.tables:
         if table.status is not None and (work := table.status.work) is not None:
             for stage, seconds in sorted({**work.stage_seconds, "total": work.seconds}.items()):
                 yield (table.table, stage), seconds
 
 
-def _runs(facts: AllFacts) -> Iterator[tuple[tuple[str, ...], Value]]:
+def _runs(facts: AllFacts) -> Iterator[Sample]:
     for table in facts.tables:
         for code, count in sorted(table.status.total.exit_codes.items()) if table.status else ():
             yield (table.table, code), count
@@ -123,17 +132,17 @@ def _seconds(at: str | None) -> Value:
     return None if found is None else found.timestamp()
 
 
-def _recoveries(facts: AllFacts) -> Iterator[tuple[tuple[str, ...], Value]]:
+def _recoveries(facts: AllFacts) -> Iterator[Sample]:
     counts = Counter((one.source or "nothing", "yes" if one.success else "no") for one in facts.recoveries)
     yield from sorted(counts.items())
 
 
-def _last_recoveries(facts: AllFacts) -> Iterator[tuple[tuple[str, ...], Value]]:
+def _last_recoveries(facts: AllFacts) -> Iterator[Sample]:
     latest = {one.source or "nothing": _seconds(one.at) for one in facts.recoveries}  # the oldest come first
     yield from (((source,), at) for source, at in sorted(latest.items()))
 
 
-def _recovery_seconds(facts: AllFacts) -> Iterator[tuple[tuple[str, ...], Value]]:
+def _recovery_seconds(facts: AllFacts) -> Iterator[Sample]:
     if took := [one.seconds for one in facts.recoveries]:
         yield from ((("average",), sum(took) / len(took)), (("latest",), took[-1]), (("worst",), max(took)))
 
@@ -163,3 +172,126 @@ _METRICS = (
     _Row(_GAUGE, "copies_bytes", "Bytes of the daily and session copies of watermarks.", lambda f: (((), f.copies_bytes),), ()),
 )
 # fmt: on
+
+
+# ---------------------------------------------------------------- over HTTP
+
+
+@dataclass(frozen=True)
+class HttpAnswer:
+    """What a path answers."""
+
+    status: int
+    kind: str
+    body: bytes
+
+
+NOT_FOUND = HttpAnswer(404, "text/plain; charset=utf-8", b"try /metrics or /healthz\n")
+
+
+class Pulse:
+    """Whether the resident sync is alive: how its last cycle ended, and how long ago."""
+
+    def __init__(self, every: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._every = every
+        self._clock = clock
+        self._last: tuple[float, str, int] | None = None
+
+    def beat(self, exit_code: int) -> None:
+        """A cycle has ended."""
+        self._last = self._clock(), stamp(), exit_code
+
+    def health(self) -> HttpAnswer:
+        """Always 200: a probe that restarts the process would not help a failed table."""
+        body: dict[str, Any] = {"ok": True, "every_seconds": self._every, "last_cycle": None}
+        if self._last is not None:
+            when, at, code = self._last
+            ago = round(self._clock() - when, 3)
+            body["last_cycle"] = {"at": at, "seconds_ago": ago, "exit_code": code}
+        return HttpAnswer(200, "application/json", json.dumps(body).encode())
+
+
+class Metrics:
+    """The answer of `/metrics`: the store's facts, looked up on request."""
+
+    def __init__(self, facts: StoreFacts) -> None:
+        self._facts = facts
+        self._lock = threading.Lock()
+        self._last: tuple[float, bytes] | None = None
+
+    def answer(self) -> HttpAnswer:
+        """The metrics; 503 while the store can't be read: no value is better than an old one."""
+        with self._lock:
+            if self._last is None or time.monotonic() - self._last[0] > FRESH:
+                try:
+                    self._last = time.monotonic(), exposition(self._facts.look())
+                except FloodmarkError as error:
+                    return HttpAnswer(503, "text/plain; charset=utf-8", f"{error.message}\n".encode())
+            return HttpAnswer(200, CONTENT_TYPE_PLAIN_0_0_4, self._last[1])
+
+
+class Listener(ThreadingHTTPServer):
+    """An HTTP server of a few paths. A context manager."""
+
+    daemon_threads = True
+    block_on_close = False
+    allow_reuse_address = True
+
+    def __init__(self, address: tuple[str, int], paths: dict[str, Callable[[], HttpAnswer]]) -> None:
+        self.paths = paths
+        self.slots = threading.BoundedSemaphore(CONNECTIONS)
+        if ":" in address[0]:
+            self.address_family = socket.AF_INET6
+        try:
+            super().__init__(address, _Request)
+        except OSError as error:
+            raise ConfigError(
+                f"can't listen on {address[0]}:{address[1]}: {error.strerror}",
+                hint="choose another port: --listen HOST:PORT",
+            ) from None
+
+    def __enter__(self) -> Self:
+        threading.Thread(target=self.serve_forever, name="listen", daemon=True).start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.shutdown()
+        self.server_close()
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        if not self.slots.acquire(blocking=False):
+            self.shutdown_request(request)
+            return
+        super().process_request(request, client_address)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self.slots.release()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Ignores a client that went away."""
+
+
+class _Request(BaseHTTPRequestHandler):
+    server: Listener
+    timeout = PATIENCE
+    server_version = "floodmark"
+    sys_version = ""
+
+    def do_GET(self) -> None:
+        found = self.server.paths.get(self.path.partition("?")[0])
+        answer = found() if found else NOT_FOUND
+        self.send_response(answer.status)
+        self.send_header("Content-Type", answer.kind)
+        self.send_header("Content-Length", str(len(answer.body)))
+        self.send_header("X-Content-Type-Options", "nosniff")
+        self.end_headers()
+        if self.command == "GET":
+            self.wfile.write(answer.body)
+
+    do_HEAD = do_GET
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Logs nothing: a scrape every few seconds is not news."""

@@ -12,42 +12,16 @@ from typing import TYPE_CHECKING, Any
 from floodmark.config.load import Config
 from floodmark.model.errors import FloodmarkError
 from floodmark.model.events import Compared, Event, RunEnded
-from floodmark.model.secrets import Scrubber
-from floodmark.status import traces
 from floodmark.status.facts import StoreFacts
 from floodmark.status.health import limit_of
+from floodmark.status.traces import Traces, tracing
 from floodmark.store.store import Store
 
 if TYPE_CHECKING:
     from floodmark.status.alerts import Alerts
     from floodmark.status.openlineage import OpenLineage
 
-log = logging.getLogger("floodmark")
-
-
-def _traces(config: Config) -> traces.Traces | None:
-    """The traces that the environment enables; None, and a log line that says why, if there can't be any."""
-    if (why := traces.missing(os.environ)) is not None:
-        log.warning(why)
-        return None
-    try:
-        return traces.Traces(os.environ, Scrubber.of(config))
-    except Exception as error:  # one of the variables has a value that OpenTelemetry does not take
-        log.warning("no traces are sent: OpenTelemetry rejects its settings (%s)", type(error).__name__)
-        return None
-
-
-def _lineage(config: Config) -> OpenLineage | None:
-    if not any(name.startswith("OPENLINEAGE_") for name in os.environ):
-        return None
-    from floodmark.status.openlineage import OpenLineage, missing, wanted
-
-    if not wanted():
-        return None
-    if (why := missing()) is not None:
-        log.warning(why)
-        return None
-    return OpenLineage(config)
+logger = logging.getLogger("floodmark")
 
 
 class Observer:
@@ -61,7 +35,11 @@ class Observer:
             from floodmark.status.alerts import Alerts  # imports an HTTP client, which most runs don't need
 
             self._alerts = Alerts(config)
-        found = (_traces(config) if traces.wanted(os.environ) else None, _lineage(config))
+        found: list[Traces | OpenLineage | None] = [tracing(os.environ, config)]
+        if any(name.startswith("OPENLINEAGE_") for name in os.environ):
+            from floodmark.status.openlineage import lineage
+
+            found.append(lineage(config))
         self._subscribers = [one for one in found if one is not None]
         self._file = metrics_file
         self._facts = StoreFacts(Store(config.store), partial(limit_of, config))
@@ -97,4 +75,4 @@ class Observer:
             level = logging.INFO if self._warned else logging.WARNING
             self._warned = True
             said = error.message if isinstance(error, FloodmarkError) else type(error).__name__
-            log.log(level, "the metrics could not be written: %s", said)
+            logger.log(level, "the metrics could not be written: %s", said)

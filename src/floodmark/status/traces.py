@@ -12,28 +12,24 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from floodmark import __version__
+from floodmark.config.load import Config
 from floodmark.model import events
 from floodmark.model.errors import FloodmarkError
 from floodmark.model.run import SyncReport
+from floodmark.model.secrets import Scrubber
 from floodmark.model.tally import Tally
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import ReadableSpan, Span, TracerProvider
-    from opentelemetry.sdk.trace.export import SpanExporter
 
-log = logging.getLogger("floodmark")
+logger = logging.getLogger("floodmark")
 
 # Seconds that the end of a run waits for spans that have not been sent.
 PATIENCE = 2.0
-_SIGNS = (
-    "OTEL_EXPORTER_OTLP_ENDPOINT",
-    "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT",
-    "OTEL_TRACES_EXPORTER",
-)
+_SIGNS = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_TRACES_EXPORTER")
 
 
 def wanted(environment: Mapping[str, str]) -> bool:
@@ -43,21 +39,22 @@ def wanted(environment: Mapping[str, str]) -> bool:
     return not off and exporter in ("", "otlp") and any(environment.get(name, "").strip() for name in _SIGNS)
 
 
-def missing(environment: Mapping[str, str]) -> str | None:
-    """Why no traces can be sent although they are wanted, in one line; None: they can."""
-    protocol = (
-        environment.get("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL")
-        or environment.get("OTEL_EXPORTER_OTLP_PROTOCOL")
-        or "http/protobuf"
-    )
+def tracing(environment: Mapping[str, str], config: Config) -> Traces | None:
+    """The traces that the environment enables; None, and a log line that says why, if there can't be any."""
+    if not wanted(environment):
+        return None
+    names = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
+    protocol = next(filter(None, map(environment.get, names)), "http/protobuf")
     if protocol != "http/protobuf":
-        return f"no traces are sent: Floodmark supports only OTLP over http/protobuf, not {protocol}"
-    try:
-        found = find_spec("opentelemetry.sdk.trace") and find_spec("opentelemetry.exporter.otlp.proto.http")
-    except ImportError:
-        found = None
-    if found is None:
-        return "no traces are sent: OpenTelemetry is not installed; pip install 'floodmark[otel]'"
+        why = f"Floodmark supports only OTLP over http/protobuf, not {protocol}"
+    else:
+        try:
+            return Traces(environment, Scrubber.of(config))
+        except ImportError:
+            why = "OpenTelemetry is not installed; pip install 'floodmark[otel]'"
+        except Exception as error:  # one of the variables has a value that OpenTelemetry does not take
+            why = f"OpenTelemetry rejects its settings ({type(error).__name__})"
+    logger.warning("no traces are sent: %s", why)
     return None
 
 
@@ -73,21 +70,15 @@ class _Table:
 class Traces:
     """Makes spans from events. A context manager: its exit sends what is left."""
 
-    def __init__(
-        self,
-        environment: Mapping[str, str],
-        scrub: Callable[[str], str],
-        exporter: SpanExporter | None = None,
-    ) -> None:
-        """`exporter`: instead of the one that the environment describes."""
+    def __init__(self, environment: Mapping[str, str], scrub: Callable[[str], str]) -> None:
         self._scrub = scrub
         self._begun = events.RunBegan("", "")
         self._root: Span | None = None
         self._tables: dict[str, _Table] = {}
         self._lock = threading.Lock()
-        self._away = _Away()
+        self._away = False  # whether it was said that the collector can't be reached
         self._quiet = _Quiet()
-        self._provider = _provider(environment, exporter, self._away, self._quiet)
+        self._provider = self._new_provider(environment)
         self._tracer = self._provider.get_tracer("floodmark", __version__)
 
     def __enter__(self) -> Traces:
@@ -102,19 +93,48 @@ class Traces:
         sending.start()
         sending.join(PATIENCE)
         if sending.is_alive():
-            self._away.said()
+            self._reached(False)
 
     def _shut_down(self) -> None:
         with self._quiet.here():
             self._provider.shutdown()
         self._quiet.end()
 
+    def _reached(self, reached: bool) -> None:
+        """Reports once that the collector can't be reached, until it can be again."""
+        if not reached and not self._away:
+            logger.warning("traces could not be sent: the collector can't be reached or rejects them")
+        self._away = not reached
+
+    def _new_provider(self, environment: Mapping[str, str]) -> TracerProvider:
+        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+        from opentelemetry.sdk.resources import Resource
+        from opentelemetry.sdk.trace import TracerProvider
+        from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExportResult
+
+        sender = OTLPSpanExporter()  # its address, headers and certificates come from the environment
+        export = sender.export
+
+        def reported(spans: Sequence[ReadableSpan]) -> SpanExportResult:
+            with self._quiet.here():
+                result = export(spans)
+            self._reached(result is SpanExportResult.SUCCESS)
+            return result
+
+        sender.export = reported  # type: ignore[method-assign]
+        attributes = environment.get("OTEL_RESOURCE_ATTRIBUTES", "")
+        named = environment.get("OTEL_SERVICE_NAME") or "service.name=" in attributes
+        ours = {"service.version": __version__, **({} if named else {"service.name": "floodmark"})}
+        provider = TracerProvider(resource=Resource.create(ours), shutdown_on_exit=False)
+        provider.add_span_processor(BatchSpanProcessor(sender))
+        return provider
+
     def __call__(self, event: events.Event) -> None:
         try:
             with self._lock, self._quiet.here():
                 self._take(event, time.time_ns())
         except Exception:  # a trace is never worth a sync
-            log.debug("traces", exc_info=True)
+            logger.debug("traces", exc_info=True)
 
     def _take(self, event: events.Event, now: int) -> None:
         match event:
@@ -221,20 +241,6 @@ def _describe(span: Span, **about: Any) -> None:
     span.set_attributes({f"floodmark.{name}": value for name, value in about.items() if value is not None})
 
 
-class _Away:
-    """Reports once that the collector can't be reached, until it can be again."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._told = False
-
-    def said(self, away: bool = True) -> None:
-        with self._lock:
-            if away and not self._told:
-                log.warning("traces could not be sent: the collector can't be reached or rejects them")
-            self._told = away
-
-
 class _Quiet(logging.Filter):
     """Keeps OpenTelemetry's warnings about our own spans to itself, and no others of the process.
 
@@ -271,41 +277,3 @@ class _Quiet(logging.Filter):
 
     def filter(self, record: logging.LogRecord) -> bool:
         return not getattr(self._ours, "inside", False)
-
-
-def _provider(
-    environment: Mapping[str, str], exporter: SpanExporter | None, away: _Away, quiet: _Quiet
-) -> TracerProvider:
-    from opentelemetry.sdk.resources import Resource
-    from opentelemetry.sdk.trace import TracerProvider
-    from opentelemetry.sdk.trace.export import BatchSpanProcessor
-
-    named = environment.get("OTEL_SERVICE_NAME") or "service.name=" in environment.get(
-        "OTEL_RESOURCE_ATTRIBUTES", ""
-    )
-    ours = {"service.version": __version__, **({} if named else {"service.name": "floodmark"})}
-    provider = TracerProvider(resource=Resource.create(ours), shutdown_on_exit=False)
-    provider.add_span_processor(BatchSpanProcessor(_complaining(exporter or _otlp(), away, quiet)))
-    return provider
-
-
-def _otlp() -> SpanExporter:
-    from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
-
-    return OTLPSpanExporter()  # its address, headers and certificates come from the environment
-
-
-def _complaining(exporter: SpanExporter, away: _Away, quiet: _Quiet) -> SpanExporter:
-    """The exporter, which from now on reports once that the collector can't be reached."""
-    from opentelemetry.sdk.trace.export import SpanExportResult
-
-    export = exporter.export
-
-    def told(spans: Sequence[ReadableSpan]) -> SpanExportResult:
-        with quiet.here():
-            result = export(spans)
-        away.said(result is not SpanExportResult.SUCCESS)
-        return result
-
-    exporter.export = told  # type: ignore[method-assign]
-    return exporter

@@ -19,7 +19,7 @@ from typing import TypeVar
 from uuid import uuid4
 
 from floodmark.config.load import StoreSpec
-from floodmark.host.together import Recent
+from floodmark.host.threads import RecentAnswers
 from floodmark.model.errors import DataError
 from floodmark.store import folder
 from floodmark.store.folder import NO_DOCUMENT, PARTS, Folder, Object
@@ -70,7 +70,7 @@ class Store:
     def __init__(self, spec: StoreSpec) -> None:
         self.spec = spec
         self._at: Objects = Bucket(spec) if spec.url.startswith("s3://") else Folder(Path(spec.url))
-        self._recent = Recent()
+        self._recent = RecentAnswers()
         self._age = 0.0  # see `recently`
         self.places = tuple(Place(Store(each.store), each.log) for each in spec.copies_to)
 

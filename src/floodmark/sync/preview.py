@@ -26,7 +26,7 @@ from floodmark.model.warehouse import Capabilities
 from floodmark.plan import decide as planning
 from floodmark.plan import takeover as legacy
 from floodmark.plan.bound import Reading
-from floodmark.plan.decide import Plan
+from floodmark.plan.decide import TablePlan
 from floodmark.plan.make import survey
 from floodmark.plan.tables import StoredTables
 from floodmark.plan.takeover import Takeover
@@ -42,7 +42,7 @@ from floodmark.sync import deletes
 class Preview:
     """What the next sync of a table would do, and what would refuse it."""
 
-    plan: Plan
+    plan: TablePlan
     state: State  # the one that the plan continues, with the older tool's position if that is taken over
     warehouse: WarehouseSpec
     request: SyncOptions
@@ -68,7 +68,7 @@ class Preview:
         return [*self.takeover.notes, *(sentence(note) for note in self.plan.about), *self.plan.notes]
 
     @property
-    def result(self) -> results.Plan:
+    def result(self) -> results.PlanResult:
         """What `plan` prints."""
         plan, table = self.plan, self.plan.table
         window = None if plan.gives_way else plan.window
@@ -107,9 +107,9 @@ class Preview:
         )
 
 
-def load_plan(seen: LoadPreview, **read: Any) -> results.Plan:
+def load_plan(seen: LoadPreview, **read: Any) -> results.PlanResult:
     """What would be read, the files that wait to be loaded, and what the load would first do to the target."""
-    return results.Plan(
+    return results.PlanResult(
         **read,
         pending=None if seen.files is None else results.FilesToLoad(files=seen.files, rows=seen.rows or 0),
         ddl=NULL if seen.changes is None else tuple(s for c in seen.changes for s in c.statements),

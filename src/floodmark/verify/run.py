@@ -21,8 +21,7 @@ from floodmark.model.table import Table
 from floodmark.model.times import stamp
 from floodmark.plan.tables import StoredTables
 from floodmark.services import Services
-from floodmark.spark.context import Spark
-from floodmark.spark.on_demand import WarmSpark
+from floodmark.spark.context import Spark, WarmSpark
 from floodmark.verify.compare import (
     Differences,
     check_compared,

@@ -63,11 +63,12 @@ def until(true: Callable[[], bool]) -> None:
 
 def read(spark: Spark, job: SliceJob, throttle: Throttle) -> list[SliceResult]:
     """Reads a slice as the only one of its table."""
-    return list(spark.submit([job], job.table.name, throttle, small=True))
+    return list(spark.run([job], job.table.name, throttle, small=True))
 
 
 def waiting(spark: Spark, throttle: Throttle) -> int:
-    return len(spark._gathering(throttle)._waiting)
+    shared = spark._shared.get(throttle)
+    return len(shared._waiting) if shared else 0
 
 
 @pytest.fixture
@@ -110,7 +111,7 @@ def test_a_table_that_ends_early_ends_the_shared_task_and_the_others_run_alone(
     stop: list[ConfigError | None] = [None]
 
     def ends_early() -> list[SliceResult]:
-        return list(one.submit([endless], "endless", throttle, failed=lambda: stop[0], small=True))
+        return list(one.run([endless], "endless", throttle, failed=lambda: stop[0], small=True))
 
     with ThreadPoolExecutor(TABLES) as pool:
         early = pool.submit(ends_early)

@@ -15,7 +15,7 @@ import pytest
 
 import floodmark
 from floodmark.setup import pack as packing
-from floodmark.setup.pack import JOB, Target, pack
+from floodmark.setup.pack import JOB, Platform, pack
 from floodmark.spark.jvm import spark_home
 from tests.conftest import Workspace
 from tests.support.orders import create_orders, fill_orders
@@ -106,7 +106,7 @@ def test_an_archive_for_another_machine_is_a_mistake_and_says_so(
 ) -> None:
     s3_workspace.execute(create_orders(), fill_orders(10))
     monkeypatch.setattr(packing, "needed", lambda *_: [])  # it is refused before a package is looked for
-    made = pack(tmp_path / "other.tar.gz", target=Target("3.11", "Linux", "sparc64"))
+    made = pack(tmp_path / "other.tar.gz", target=Platform("3.11", "Linux", "sparc64"))
     s3_workspace.write(spark={"master": cluster.master.url, "conf": conf(made.archive, bare)})
     done = s3_workspace.run("--quiet", "sync", "-t", "orders", timeout=900)
     assert done.code == 2, done.stderr

@@ -22,7 +22,7 @@ from pyspark.accumulators import AccumulatorUnixServer, UpdateRequestHandler
 
 from floodmark.host.temp import scratch
 from floodmark.setup.services.databases import DatabaseServer, chosen
-from floodmark.setup.services.process import Server
+from floodmark.setup.services.process import ServerProcess
 from floodmark.setup.services.s3 import SeaweedFS
 from floodmark.spark import jvm
 from floodmark.spark.jvm import Jvm
@@ -65,7 +65,7 @@ class Services:
         """`source`: the kind of server that rows come from, `mysql` or `mariadb`."""
         _give_back()
         # The laboratory may run on a very busy machine.
-        Server.patience, jvm.START_SECONDS = 20.0, 1200
+        ServerProcess.patience, jvm.START_SECONDS = 20.0, 1200
         self.scratch = scratch(FOLDER)
         self._kind = chosen(source)
         self.kept: dict[tuple[str, str], Any] = {}  # created once, then reused

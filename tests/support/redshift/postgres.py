@@ -16,7 +16,7 @@ from pathlib import Path
 
 from floodmark.model.errors import ConfigError, TransientError
 from floodmark.setup.services import reaper
-from floodmark.setup.services.process import Server
+from floodmark.setup.services.process import ServerProcess
 from tests.support.redshift.backend import OWNER, Backend
 from tests.support.redshift.wire import Gone, SqlError
 
@@ -39,7 +39,7 @@ def program(name: str) -> str:
     return found
 
 
-class Postgres(Server):
+class Postgres(ServerProcess):
     """One PostgreSQL cluster. It refuses to run as root, so root starts it as `postgres` or `nobody`."""
 
     name = "redshift"

@@ -8,9 +8,8 @@ from pathlib import Path
 import click
 import pytest
 
-from floodmark.config.load import Sections
-from floodmark.config.messages import keys
-from floodmark.config.yaml import parse
+from floodmark.config.file import parse
+from floodmark.config.load import Sections, keys
 from tests.support.pages import PAGES, Example, commands, examples, parsed
 from tests.unit.conftest import Load
 

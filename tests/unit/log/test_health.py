@@ -56,7 +56,7 @@ CASES: list[tuple[dict[str, Any], dict[str, Any], dict[str, Any], str, str]] = [
     (failed(5), {}, {}, "failing", "will be tried again: why"),
     (failed(4, caught_up_at=ago(LATE)), {}, {}, "behind", "why"),
     (failed(4, caught_up_at=None, failing_since=ago(LATE)), {}, {}, "behind", "why"),
-    ({}, {"error": "the load failed"}, {}, "failing", "will be tried again: the load failed"),
+    ({}, {"document": {**SYNCED.document, "last_error": "the load failed"}}, {}, "failing", "will be tried again: the load failed"),
     ({"failure": StageFailure("extract", "away", ago(9))}, {"document": {}}, {}, "failing", "will be tried again: away"),
     ({}, {"open": True}, {}, "failing", "the last run was interrupted; the next one continues from there"),
     ({}, {"open": True}, {"running": True}, "ok", ""),
@@ -76,7 +76,7 @@ CASES: list[tuple[dict[str, Any], dict[str, Any], dict[str, Any], str, str]] = [
     ({}, {"document": {}}, {}, "never synced", ""),
     ({}, {"document": {}}, {"running": True}, "never synced", "a first sync is running"),
     ({"lag": Lag(ids=12)}, {}, {}, "ok", "12 ids behind"),
-    (failed(6), {"retired": True}, {}, "ok", "retired"),
+    (failed(6), {"document": {"retired": True}}, {}, "ok", "retired"),
 ]  # fmt: skip
 
 

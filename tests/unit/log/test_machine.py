@@ -247,7 +247,7 @@ class Machine(RuleBasedStateMachine):
     # Commands.
 
     @precondition(lambda self: self.run is None or self.refused < 2)
-    @rule(kind=st.sampled_from(["set", "restore", "reset", "clean", "clean", "retire"]), data=st.data())
+    @rule(kind=st.sampled_from(["reset", "reset", "clean", "clean", "restore", "set", "retire"]), data=st.data())
     def a_command_runs(self, kind: str, data: st.DataObject) -> None:
         """While a run holds the table it is refused."""
         self.refused += self.run is not None

@@ -19,7 +19,7 @@ from floodmark.model.note_words import clause, sentence, why_unfit
 from floodmark.model.notes import Kind, Note, Obstacle, Unfit, not_followed
 from floodmark.model.table import Cascade, Column, Table
 from floodmark.model.warehouse import DUCKDB
-from floodmark.setup.doctor.tables import check_table
+from floodmark.setup.doctor.source import check_table
 from floodmark.source.cascades import note as noted
 from floodmark.source.describe import Discovered
 from floodmark.store.store import Store
@@ -128,7 +128,7 @@ def test_every_kind_has_words_and_a_check_in_doctor() -> None:
     assert {note.kind for note, _ in SAID} == set(get_args(Kind))
     assert {note.unfit for note, _ in SAID if note.unfit} == set(get_args(Unfit))
     for note, words in SAID:
-        found = check_table(Discovered(TABLE, (note,)), 5, DUCKDB)[1:]
+        found = list(check_table(Discovered(TABLE, (note,)), 5, DUCKDB))[1:]
         if note.kind == "whole_seconds":  # it costs nothing, and `reading` says it
             assert found == []
         else:
@@ -167,13 +167,13 @@ def test_a_name_at_the_beginning_is_not_capitalized() -> None:
 def test_nullable_columns_of_an_index_matter_for_the_key_not_for_the_cursor() -> None:
     note = Note("unfit_index", TEXT, index="u", unfit="nullable")
     keyless = changed(TABLE, key=(), cursor=None, mode="full")
-    first, second = check_table(Discovered(keyless, (note,)), 5, DUCKDB)[1:]
+    first, second = list(check_table(Discovered(keyless, (note,)), 5, DUCKDB))[1:]
     assert (first.name, second.name) == ("key", "key")
     assert first.hint == second.hint == "add a primary key, or name a unique `key` in the configuration"
     assert second.detail == "the table has no key: every sync reads all of it"
-    (once,) = check_table(Discovered(keyless, (Note("no_key"),)), 5, DUCKDB)[1:]
+    (once,) = list(check_table(Discovered(keyless, (Note("no_key"),)), 5, DUCKDB))[1:]
     assert once.detail == "the table has no key: every sync reads all of it (mode full)"
-    assert len(check_table(Discovered(keyless, ()), 5, DUCKDB, configured=True)) == 1
+    assert len(list(check_table(Discovered(keyless, ()), 5, DUCKDB, configured=True))) == 1
 
 
 def test_a_configured_key_is_refused_in_the_same_words() -> None:

@@ -13,9 +13,9 @@ from typing import Any, NoReturn
 
 import pytest
 
-from floodmark.cli.output.doctor import check_lines, summary_lines
+from floodmark.cli.setup import check_lines, summary_lines
+from floodmark.config.file import Tree
 from floodmark.config.load import Config, SourceSpec, StoreSpec, TableOptions, Tls, WarehouseSpec
-from floodmark.config.yaml import Tree
 from floodmark.load.redshift.facts import DatabaseFacts, Rights, region
 from floodmark.log import pipeline
 from floodmark.log.fold import State
@@ -24,10 +24,17 @@ from floodmark.model.errors import ConfigError, Mistake, Mistakes, TransientErro
 from floodmark.model.table import Column, Table
 from floodmark.model.warehouse import DUCKDB, LARGE_STRINGS, REDSHIFT
 from floodmark.plan.bound import Reading
-from floodmark.setup.doctor import Examination, examination, keep, source, store, tables, warehouse
-from floodmark.setup.doctor.check import Check, Section, at_once
-from floodmark.setup.doctor.configuration import in_clear, mistakes
-from floodmark.setup.doctor.reach import _skew, nearby, reach
+from floodmark.setup.doctor import (
+    Examination,
+    examination,
+    in_clear,
+    keep,
+    mistakes,
+    source,
+    store,
+    warehouse,
+)
+from floodmark.setup.doctor.check import Check, Section, at_once, nearby, reach
 from floodmark.setup.doctor.spark import (
     amount,
     check_executors,
@@ -148,7 +155,7 @@ def test_an_overlap_that_is_configured_is_the_one_that_is_compared() -> None:
 def test_a_table_that_is_read_again_on_a_trusted_server_says_why_and_what_is_missed() -> None:
     def found(table: Table, trust: Trust, **options: Any) -> list[str]:
         reading = Reading(table, State(table.name), TableOptions(**options), trust)
-        return [f"{check.status} {check.detail}" for check in tables.check_overlap(reading)]
+        return [f"{check.status} {check.detail}" for check in source.check_overlap(reading)]
 
     sure = Trust(Sight(True))
     [said] = found(TABLE, sure)
@@ -236,12 +243,12 @@ def test_each_mistake_in_the_file_is_a_check_and_a_missing_variable_has_a_remedy
 def test_columns_whose_values_redshift_cannot_hold_are_named_with_their_policy() -> None:
     long = Column("long", "longtext", "longtext", characters=1 << 30, octets=1 << 32, charset="utf8mb4")
     table = changed(TABLE, columns=(*TABLE.columns, long), overflow="truncate")
-    *_, check = tables.check_table(Discovered(table, ()), 5, REDSHIFT)
+    *_, check = source.check_table(Discovered(table, ()), 5, REDSHIFT)
     assert check.name == "columns" and "long (longtext): values too long" in check.detail
     assert "are cut (overflow: truncate)" in check.detail
-    assert [c.name for c in tables.check_table(Discovered(table, ()), 5, DUCKDB)] == ["reading"]
+    assert [c.name for c in source.check_table(Discovered(table, ()), 5, DUCKDB)] == ["reading"]
     both = changed(table, columns=(*table.columns, Column("doc", "json", "json")))
-    *_, check = tables.check_table(Discovered(both, ()), 5, LARGE_STRINGS)
+    *_, check = source.check_table(Discovered(both, ()), 5, LARGE_STRINGS)
     stops, cut = check.detail.split("; ")
     assert stops == "doc (json): values too long for Redshift stop the sync"
     assert cut == "long (longtext): values too long for Redshift are cut (overflow: truncate)"
@@ -260,10 +267,10 @@ def test_the_clock_of_the_store(skew: float, status: str) -> None:
 
 def test_a_date_header_means_the_second_that_it_names() -> None:
     now = 1_800_000_000.7
-    assert _skew(formatdate(now, usegmt=True), now, now + 0.1) == 0.0
-    assert _skew(formatdate(now + 100, usegmt=True), now, now + 0.1) == pytest.approx(99.2)
-    assert _skew(formatdate(now - 100, usegmt=True), now, now + 0.1) == pytest.approx(-99.7)
-    assert _skew(None, now, now) is None
+    assert store._skew(formatdate(now, usegmt=True), now, now + 0.1) == 0.0
+    assert store._skew(formatdate(now + 100, usegmt=True), now, now + 0.1) == pytest.approx(99.2)
+    assert store._skew(formatdate(now - 100, usegmt=True), now, now + 0.1) == pytest.approx(-99.7)
+    assert store._skew(None, now, now) is None
 
 
 def test_bucket_and_cluster_must_be_in_one_region() -> None:
@@ -310,9 +317,9 @@ def test_memory_is_what_tasks_take_against_what_is_free() -> None:
     assert check_memory(8 << 30, 4, "512m", duckdb=True).status == "ok"
     assert check_memory(1 << 30, 4, "512m", duckdb=True).status == "warning"
     conf = {"spark.master": "yarn", "spark.executor.memory": "2g", "spark.executor.cores": "4"}
-    [check] = check_executors(conf)
+    check = check_executors(conf)
     assert check.status == "warning" and "800m" in (check.hint or "")
-    [check] = check_executors({**conf, "spark.executor.memoryOverhead": "1g"})
+    check = check_executors({**conf, "spark.executor.memoryOverhead": "1g"})
     assert check.status == "ok"
 
 

@@ -18,7 +18,7 @@ import pytest
 import floodmark
 from floodmark.model.errors import ConfigError
 from floodmark.setup import pack as packing
-from floodmark.setup.pack import JOB, JOB_TEXT, Target, check_name, needed, pack
+from floodmark.setup.pack import JOB, JOB_TEXT, Platform, check_name, needed, pack
 
 EXAMPLE = Path(__file__).parents[3] / "docs" / "examples" / JOB
 
@@ -141,7 +141,7 @@ def test_a_file_that_appears_while_pack_writes_is_not_overwritten(
     assert (tmp_path / "a.zip").read_text() == "precious"
 
 
-def launched(folder: Path, target: Target, **environment: str) -> subprocess.CompletedProcess[str]:
+def launched(folder: Path, target: Platform, **environment: str) -> subprocess.CompletedProcess[str]:
     program = folder / "bin" / "python"
     program.parent.mkdir()
     program.write_text(target.launcher())
@@ -153,7 +153,7 @@ def launched(folder: Path, target: Target, **environment: str) -> subprocess.Com
 
 
 def test_its_program_runs_the_machine_s_python_with_its_packages_before_all_others(tmp_path: Path) -> None:
-    here = Target.here()
+    here = Platform.here()
     done = launched(tmp_path, here, FLOODMARK_PYTHON=sys.executable, PYTHONPATH="/spark/python")
     assert done.stdout.strip() == f"{sys.version_info[:2]} {[f'{tmp_path}/packages', '/spark/python']}", (
         done.stderr
@@ -164,15 +164,15 @@ def test_its_program_runs_the_machine_s_python_with_its_packages_before_all_othe
     ("other", "said"),
     [
         (
-            Target("3.11", "Linux", "sparc64"),
+            Platform("3.11", "Linux", "sparc64"),
             "is for Python 3.11 on Linux sparc64, but this machine is Linux",
         ),
-        (Target("3.99", "Linux", os.uname().machine), "is for Python 3.99 on Linux"),
+        (Platform("3.99", "Linux", os.uname().machine), "is for Python 3.99 on Linux"),
     ],
     ids=["machine", "Python"],
 )
 def test_an_archive_for_another_machine_or_python_refuses_in_a_line(
-    tmp_path: Path, other: Target, said: str
+    tmp_path: Path, other: Platform, said: str
 ) -> None:
     done = launched(tmp_path, other)
     assert done.returncode == 2 and done.stdout == ""

@@ -17,8 +17,7 @@ from floodmark.model.errors import TransientError
 from floodmark.model.results import Watermark
 from floodmark.model.run import SyncReport, TableReport
 from floodmark.status import openlineage
-from floodmark.status.lineage import FACETS, LineageEvents, run_id
-from floodmark.status.openlineage import OpenLineage, wanted
+from floodmark.status.openlineage import FACETS, LineageEvents, OpenLineage, run_id, wanted
 from floodmark.status.run import Observer
 from tests.support.hostile_folder import HostileFolder
 from tests.support.receiving import Receiving, receiving

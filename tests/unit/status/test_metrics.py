@@ -21,8 +21,7 @@ from floodmark.log.status import Day, LastVerify, TableOutcome, TableStatus, sta
 from floodmark.model.errors import ConfigError, TransientError
 from floodmark.model.run import Lag
 from floodmark.status.facts import AllFacts, StoreFacts
-from floodmark.status.listen import Listener, Metrics, Pulse
-from floodmark.status.metrics import exposition, families, write_file
+from floodmark.status.metrics import Listener, Metrics, Pulse, exposition, families, write_file
 from tests.support.samples import RUN, TABLE
 from tests.support.watermark_copies import Counting, put_status, synced
 
@@ -166,7 +165,9 @@ def test_metrics_and_health_are_answered_over_http(store: Counting, tmp_path: Pa
     ) as listener:
 
         def ask(path: str) -> tuple[str | None, bytes]:
-            with urllib.request.urlopen(f"http://127.0.0.1:{listener.port}{path}", timeout=30) as answer:
+            with urllib.request.urlopen(
+                f"http://127.0.0.1:{listener.server_port}{path}", timeout=30
+            ) as answer:
                 return answer.headers["Content-Type"], answer.read()
 
         kind, text = ask("/metrics")
@@ -179,7 +180,7 @@ def test_metrics_and_health_are_answered_over_http(store: Counting, tmp_path: Pa
             ask("/secret")
         assert missing.value.code == 404
         with pytest.raises(ConfigError, match="can't listen"):
-            Listener(("127.0.0.1", listener.port), {})
+            Listener(("127.0.0.1", listener.server_port), {})
 
 
 def test_a_store_that_can_not_be_read_is_503_and_no_old_value(
@@ -192,7 +193,7 @@ def test_a_store_that_can_not_be_read_is_503_and_no_old_value(
         raise TransientError("S3 does not answer")
 
     monkeypatch.setattr(store, "list", away)
-    monkeypatch.setattr("floodmark.status.listen.FRESH", -1.0)
+    monkeypatch.setattr("floodmark.status.metrics.FRESH", -1.0)
     assert (metrics.answer().status, metrics.answer().body) == (503, b"S3 does not answer\n")
 
 

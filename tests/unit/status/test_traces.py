@@ -217,7 +217,7 @@ def test_what_keeps_traces_from_being_sent_is_one_line_and_no_error(
     with Observer(config) as observer:
         observer(ENDED)
     monkeypatch.delenv("OTEL_EXPORTER_OTLP_PROTOCOL")
-    monkeypatch.setattr(traces, "find_spec", lambda name: None)
+    monkeypatch.setitem(sys.modules, "opentelemetry.exporter.otlp.proto.http.trace_exporter", None)
     with Observer(config) as observer:
         observer(ENDED)
     assert [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING] == [

@@ -13,7 +13,7 @@ from floodmark.log.document import primary_path
 from floodmark.log.status import ErrorText
 from floodmark.model.errors import TransientError
 from floodmark.store.store import Object, Store
-from floodmark.web.look import Looks
+from floodmark.web.snapshot import Looks
 from tests.support.dashboards import NOW, Filled, config_of, every_health, seen
 from tests.support.watermark_copies import Counting
 
@@ -159,10 +159,9 @@ def test_a_killed_run_shows_by_its_lease_and_then_by_the_check_of_the_next_one(
         filled.progress("shop.orders", 500, run=killed)
         note = json.loads(filled.store.get("leases/shop.orders.json") or b"")
     assert all(run.run != killed for run in looks.look(NOW).runs)  # it was released
-    lease = {**note, "expires_at": "2026-11-17T11:35:00.000000Z", "released": False}
-    filled.store.put("leases/shop.orders.json", json.dumps(lease).encode())
+    filled.dies("shop.orders")
     run = looks.look(NOW).run(killed)
-    assert run is not None and (run.ok, run.exit_code, run.seconds) == (False, None, 240.0)
+    assert run is not None and (run.ok, run.exit_code, run.seconds) == (False, None, 1440.0)
     assert [(p.table, p.rows_extracted) for p in run.tables] == [("shop.orders", 500)]
     filled.store.put("leases/shop.orders.json", json.dumps({**note, "released": True}).encode())
     left = {
@@ -178,6 +177,29 @@ def test_a_killed_run_shows_by_its_lease_and_then_by_the_check_of_the_next_one(
     filled.store.put(f"runs/{killed}.json", json.dumps({"run": killed, "ok": True, "tables": []}).encode())
     reported = [run for run in looks.look(NOW).runs if run.run == killed]
     assert [run.exit_code for run in reported] == [0]  # its own report counts
+
+
+def test_what_a_killed_run_has_committed_is_known_though_it_was_never_published(
+    filled: Filled, looks: Looks
+) -> None:
+    for name in ("shop.healthy", "shop.later"):
+        filled.table(name)
+    filled.table("shop.first", published=False, looked=None)
+    filled.table("shop.later", rows=500, published=False)
+    for name in ("shop.first", "shop.later"):
+        filled.dies(name)
+    counting = looks.facts.store = Counting(filled.store.spec)
+    rows = {row.name: row for row in looks.look(NOW).rows}
+    assert not [path for path in counting.lists if path.startswith("commits/shop.healthy/")]
+    assert (rows["shop.healthy"].health.word, rows["shop.later"].health.word) == ("ok", "waiting to load")
+    assert (rows["shop.first"].pending, rows["shop.later"].pending) == (2, 2)
+    assert rows["shop.first"].last_success is None
+    counting.reads.clear()
+    counting.lists.clear()
+    looks.look(NOW)
+    assert not [path for path in counting.reads + counting.lists if path.startswith("commits/")]
+    filled.table("shop.later", rows=700)  # the next run
+    assert words(looks)["shop.later"] == "ok"
 
 
 def test_a_run_that_was_refused_shows_why(filled: Filled, looks: Looks) -> None:

@@ -1,26 +1,32 @@
-"""A check and its outcome, and lanes of checks that run in parallel, each within a time limit.
+"""A check and its outcome, what several services are checked for, and lanes of checks, each within a time limit.
 
-A lane is an iterator that yields checks as they are made. When its time is up, what it has found so far counts, and
+Whether a host has an address and a port answers is checked before any driver is used, so that the message names the
+cause. A lane is an iterator that yields checks as they are made. When its time is up, what it has found so far counts, and
 not finishing is a failure of its own. So `doctor` always ends, however silent a service is.
 """
 
 from __future__ import annotations
 
 import shutil
+import socket
 import threading
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, Literal
 
-from floodmark.model.errors import FloodmarkError, TlsError
+from floodmark.config.load import Ssh
+from floodmark.host import ssh as tunnel
+from floodmark.model.errors import ConfigError, FloodmarkError, TlsError, TransientError
 from floodmark.model.text import size
 
 Status = Literal["ok", "warning", "failure", "skipped"]
 STATUSES: tuple[Status, ...] = ("ok", "warning", "failure", "skipped")
-# Bytes on a disk.
-LITTLE_SPACE = 1 << 30
+LITTLE_SPACE = 1 << 30  # bytes on a disk
+NAME_SECONDS = 4.0
+PORT_SECONDS = 3.0
 
 
 @dataclass(frozen=True)
@@ -58,12 +64,22 @@ class Section:
         """An error as a failed check, in the error's own words."""
         return self.failure(name, " ".join(error.message.split()), error.hint)
 
+    def tried(self, name: str, answer: Callable[[], str]) -> Check:
+        """A question that a service answers, or else fails to."""
+        try:
+            return self.ok(name, answer())
+        except FloodmarkError as error:
+            return self.failed(name, error)
+
+    def check(self, name: str, fine: str, wrong: str | None, hint: str | None = None) -> Check:
+        """Fine, unless there is something wrong: then a warning."""
+        return self.ok(name, fine) if wrong is None else self.warning(name, wrong, hint)
+
     def space(self, name: str, folder: Path, shown: str, hint: str) -> Check:
         """The free space of a folder's disk."""
         free = shutil.disk_usage(folder).free
-        if free < LITTLE_SPACE:
-            return self.warning(name, f"{shown}: only {size(free)} free", hint)
-        return self.ok(name, f"{shown}, {size(free)} free")
+        wrong = f"{shown}: only {size(free)} free" if free < LITTLE_SPACE else None
+        return self.check(name, f"{shown}, {size(free)} free", wrong, hint)
 
     def in_order(self, steps: Iterable[Check], names: Sequence[str]) -> Generator[Check, None, str | None]:
         """The checks up to the first failure, whose name it returns; of `names`, those not made are skipped."""
@@ -84,6 +100,94 @@ class Section:
         """Checks that could not be made because of an earlier one."""
         listed = [names] if isinstance(names, str) else names
         return [Check(self.name, name, "skipped", because, None, self.table) for name in listed]
+
+
+# ---------------------------------------------------------------- names, ports, buckets
+
+
+def addresses(host: str) -> tuple[str, ...]:
+    """The host's addresses; ConfigError when it has none, TransientError when no name server answers."""
+    answers: list[tuple[str, ...] | OSError | UnicodeError] = []
+
+    def ask() -> None:
+        try:
+            listed = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+            answers.append(tuple(dict.fromkeys(str(each[4][0]) for each in listed)))
+        except (OSError, UnicodeError) as error:
+            answers.append(error)
+
+    # The system's resolver takes no timeout, so it runs in a thread that can be abandoned.
+    thread = threading.Thread(target=ask, name="resolve", daemon=True)
+    thread.start()
+    thread.join(NAME_SECONDS)
+    answer = next(iter(answers), None)
+    if isinstance(answer, tuple):
+        return answer
+    if answer is not None and not (isinstance(answer, OSError) and answer.errno == socket.EAI_AGAIN):
+        raise ConfigError(f"unknown host {host}", hint="correct the name, and check that DNS works from here")
+    raise TransientError(
+        f"no name server answers for {host}", hint="check the network and /etc/resolv.conf, then try again"
+    )
+
+
+def connected(host: str, port: int) -> float:
+    """How many seconds it took until the port answered."""
+    began = time.monotonic()
+    try:
+        socket.create_connection((host, port), timeout=PORT_SECONDS).close()
+    except TimeoutError:
+        raise TransientError(
+            f"{host}:{port} does not answer within {PORT_SECONDS:g} s",
+            hint="a firewall or security group may be dropping packets; check the port and the route",
+        ) from None
+    except ConnectionRefusedError:
+        raise TransientError(
+            f"nothing listens on {host}:{port}: the connection was refused",
+            hint="check the port, and that the server is running and listens on that address",
+        ) from None
+    except OSError as error:
+        raise TransientError(
+            f"{host}:{port} can't be reached: {(error.strerror or str(error)).lower()}",
+            hint="check the network and the route",
+        ) from None
+    return time.monotonic() - began
+
+
+def reach(section: Section, host: str, port: int, what: str = "") -> Iterator[Check]:
+    """The checks `name` and `port` of a server; the second only if the first succeeds."""
+    name, door = (f"{what} name", f"{what} port") if what else ("name", "port")
+    try:
+        found = addresses(host)
+    except FloodmarkError as error:
+        yield section.failed(name, error)
+        return
+    if host not in found:
+        more = f" and {len(found) - 1} more" if len(found) > 1 else ""
+        yield section.ok(name, f"{host} resolves to {found[0]}{more}")
+    yield section.tried(door, lambda: f"{host}:{port} answers in {connected(host, port) * 1000:.1f} ms")
+
+
+def bastion(section: Section, ssh: Ssh, host: str, port: int) -> Iterator[Check]:
+    """A bastion's name and port, and whether it accepts us; the login shows what is behind it."""
+    yield from reach(section, ssh.host, ssh.port, "bastion")
+
+    def accepted() -> str:
+        tunnel.local_port(ssh, host, port)
+        who = f" as {ssh.user}" if ssh.user else ""
+        return f"{ssh.host}:{ssh.port} accepts us{who}; its host key is known"
+
+    yield section.tried("tunnel", accepted)
+
+
+def nearby(host: str) -> bool:
+    """Whether the host is this machine."""
+    try:
+        return host.lower() == "localhost" or ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+# ---------------------------------------------------------------- lanes
 
 
 def _begun(section: str, checks: Iterable[Check], seconds: float) -> Callable[[], list[Check]]:

@@ -1,27 +1,57 @@
-"""Checks the source: that it can be reached, the login, and what the server says about itself.
+"""Checks the source and its tables: that it can be reached, the login, what the server says about itself, and how each
+table will be read and why, with what makes that slow, lossy or impossible.
 
-Thin functions query, pure ones decide (`check_server`). Checks say what a missing privilege or a replica costs, not just
-that it is so.
+Thin functions query, pure ones decide (`check_server`, `check_table`). Checks say what a missing privilege or a replica
+costs, not just that it is so. What the next sync of a table would do is the sync's own preview.
 """
 
 from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, nullcontext
+from dataclasses import replace
 from pathlib import Path
 
-from floodmark.config.load import Config, SourceSpec, Ssh, TableOptions
-from floodmark.host import ssh as tunnel
-from floodmark.model.errors import FloodmarkError
-from floodmark.model.text import duration, size
-from floodmark.plan.overlap import MEMBERSHIPS, OVERLAP_SECONDS
-from floodmark.setup.doctor.check import Check, Section
-from floodmark.setup.doctor.reach import nearby, reach
-from floodmark.setup.doctor.tables import examine_tables
+from floodmark.config.load import Config, SourceSpec, TableOptions
+from floodmark.load.preview import LoadPreview
+from floodmark.load.preview import look as look_at_load
+from floodmark.load.protocol import open_warehouse
+from floodmark.log.fold import State
+from floodmark.log.log import Log
+from floodmark.log.pipeline import Starts, StorePipeline
+from floodmark.model.errors import ConfigError, DataError, FloodmarkError
+from floodmark.model.note_words import clause
+from floodmark.model.notes import Kind, Note, Obstacle
+from floodmark.model.policies import when_too_long
+from floodmark.model.run import SyncOptions
+from floodmark.model.table import Table
+from floodmark.model.text import counted, duration, size
+from floodmark.model.types import fields, quote
+from floodmark.model.warehouse import Capabilities
+from floodmark.plan.bound import Reading, Settled
+from floodmark.plan.decide import COUNT_EXACTLY_BELOW
+from floodmark.plan.overlap import (
+    MEMBERSHIPS,
+    OVERLAP_SECONDS,
+    because,
+    overlap_seconds,
+    said_again,
+    said_missed,
+)
+from floodmark.plan.tables import NoTable, StoredTables, said_new
+from floodmark.setup.doctor.check import Check, Section, Status, bastion, nearby, reach
+from floodmark.source import ranges as edges
+from floodmark.source import sql
+from floodmark.source.describe import CLOCKS, Discovered, discover_with_notes
 from floodmark.source.server import Server, look
 from floodmark.source.session import Session
+from floodmark.source.shared_looks import SharedLooks
 from floodmark.source.version import parsed
+from floodmark.store.store import Store
+from floodmark.sync.preview import Preview, preview, source_of
 
 SECTION = Section("source")
 TABLES = Section("tables")
@@ -34,6 +64,10 @@ SMALL_PACKET = 16 << 20
 # Connections besides the tasks': for planning several tables at once, and for queries about locks and lag.
 BESIDE = 5
 _LATER = ("TLS", "version", "clock", "zones", "privileges", "role", "transactions", "limits")
+MOST = 100
+TABLES_SECONDS = 7.0  # after this, the remaining tables are only counted
+TARGET_SECONDS = 3.0  # for each of the warehouse's answers
+_MODES = {"upsert": "merged by key", "append": "new rows only", "full": "the whole table with every sync"}
 
 
 def examine_source(config: Config, names: tuple[str, ...], file_lock: threading.Lock) -> Iterator[Check]:
@@ -59,14 +93,10 @@ def examine_source(config: Config, names: tuple[str, ...], file_lock: threading.
 def _way(spec: SourceSpec, opened: list[Session]) -> Iterator[Check]:
     """Each step needs the one before; the last one opens the session."""
     if spec.socket is not None:
-        if Path(spec.socket).is_socket():
-            yield SECTION.ok("socket", spec.socket)
-        else:
-            yield SECTION.failure(
-                "socket",
-                f"there is no socket {spec.socket}",
-                "check ?socket= in source.url, and that MySQL is running",
-            )
+        if not Path(spec.socket).is_socket():
+            hint = "check ?socket= in source.url, and that MySQL is running"
+            yield SECTION.failure("socket", f"there is no socket {spec.socket}", hint)
+        yield SECTION.ok("socket", spec.socket)
     elif spec.ssh is not None:
         yield from bastion(SECTION, spec.ssh, spec.host, spec.port)
     else:
@@ -78,21 +108,8 @@ def _way(spec: SourceSpec, opened: list[Session]) -> Iterator[Check]:
     except FloodmarkError as error:
         yield SECTION.log_in_failed(error)
     else:
-        yield SECTION.ok(
-            "log-in", f"as {spec.user}" + (f", database {spec.database}" if spec.database else "")
-        )
-
-
-def bastion(section: Section, ssh: Ssh, host: str, port: int) -> Iterator[Check]:
-    """A bastion's name and port, and whether it accepts us; the login shows what is behind it."""
-    yield from reach(section, ssh.host, ssh.port, "bastion")
-    try:
-        tunnel.local_port(ssh, host, port)
-    except FloodmarkError as error:
-        yield section.failed("tunnel", error)
-        return
-    who = f" as {ssh.user}" if ssh.user else ""
-    yield section.ok("tunnel", f"{ssh.host}:{ssh.port} accepts us{who}; its host key is known")
+        database = f", database {spec.database}" if spec.database else ""
+        yield SECTION.ok("log-in", f"as {spec.user}{database}")
 
 
 # ---------------------------------------------------------------- what the server says
@@ -105,7 +122,7 @@ def check_server(server: Server, spec: SourceSpec, overlap: float | None = None)
     yield clock(server.skew, server.unsure, server.zone)
     yield _zones(server)
     yield _privileges(server, spec)
-    yield from _role(server)
+    yield _role(server)
     yield _transactions(server, OVERLAP_SECONDS if overlap is None else overlap)
     yield from _limits(server, spec)
 
@@ -118,9 +135,8 @@ def encryption(server: Server, spec: SourceSpec) -> Check:
         if private:
             return SECTION.ok("TLS", "not encrypted; not needed, because the server is on this machine")
         if spec.ssh is not None:
-            return SECTION.ok(
-                "TLS", f"encrypted by SSH up to {spec.ssh.host}, but not from there to {spec.host}"
-            )
+            said = f"encrypted by SSH up to {spec.ssh.host}, but not from there to {spec.host}"
+            return SECTION.ok("TLS", said)
         return SECTION.warning(
             "TLS",
             f"passwords and rows travel to {spec.host} in plain text",
@@ -131,48 +147,34 @@ def encryption(server: Server, spec: SourceSpec) -> Check:
         named = mode == "verify_identity" or spec.tls.ca is None
         checked = "authority and host name" if named else "its authority, not its host name"
         return SECTION.ok("TLS", f"{how}; certificate verified ({checked})")
-    if private and mode is None:
-        return SECTION.ok("TLS", f"{how}; certificate not verified")
-    return SECTION.warning(
-        "TLS",
-        f"{how}, but the certificate is not verified: another server could pose as {spec.host}",
-        "set source.tls: {mode: verify_identity, ca: the server's CA}",
-    )
+    wrong = f"{how}, but the certificate is not verified: another server could pose as {spec.host}"
+    hint = "set source.tls: {mode: verify_identity, ca: the server's CA}"
+    fine = private and mode is None
+    return SECTION.check("TLS", f"{how}; certificate not verified", None if fine else wrong, hint)
 
 
 def _version(server: Server) -> Check:
     least = (10, 3) if server.mariadb else (5, 6)
-    if server.numbers and server.numbers < least:
-        return SECTION.warning(
-            "version",
-            f"{server.version} is older than any version Floodmark is tested with",
-            f"upgrade to {'MariaDB 10.11' if server.mariadb else 'MySQL 8'} or later",
-        )
-    name = server.version if server.mariadb else f"MySQL {server.version}"
-    return SECTION.ok("version", name)
+    old = server.numbers and server.numbers < least
+    wrong = f"{server.version} is older than any version Floodmark is tested with" if old else None
+    hint = f"upgrade to {'MariaDB 10.11' if server.mariadb else 'MySQL 8'} or later"
+    return SECTION.check("version", f"{'' if server.mariadb else 'MySQL '}{server.version}", wrong, hint)
 
 
 def clock(skew: float, unsure: float, zone: str) -> Check:
     """The server's clock against this machine's."""
-    apart = abs(skew) - unsure
-    if apart > SKEW_SECONDS:
-        way = "ahead of" if skew > 0 else "behind"
-        return SECTION.warning(
-            "clock",
-            f"the server's clock is {duration(abs(skew))} {way} this machine's; its zone is {zone}",
-            "synchronize both clocks (NTP): presets such as `watermark set today` use this machine's clock",
-        )
-    return SECTION.ok("clock", f"{abs(skew):.2f} s off this machine's; zone {zone}")
+    way, wrong = "ahead of" if skew > 0 else "behind", None
+    if abs(skew) - unsure > SKEW_SECONDS:
+        wrong = f"the server's clock is {duration(abs(skew))} {way} this machine's; its zone is {zone}"
+    hint = "synchronize both clocks (NTP): presets such as `watermark set today` use this machine's clock"
+    return SECTION.check("clock", f"{abs(skew):.2f} s off this machine's; zone {zone}", wrong, hint)
 
 
 def _zones(server: Server) -> Check:
     """Whether sessions write DATETIME cursors in a zone other than the server's."""
-    zones = server.zones
+    zones, assumed = server.zones, f"DATETIME cursors are assumed to be in {server.zone}"
     if zones is None:
-        return SECTION.ok(
-            "zones",
-            f"the server does not show its sessions' time zones: DATETIME cursors are assumed to be in {server.zone}",
-        )
+        return SECTION.ok("zones", f"the server does not show its sessions' time zones: {assumed}")
     if not zones:
         return SECTION.ok("zones", "all sessions are in the server's time zone")
     return SECTION.warning(
@@ -203,34 +205,28 @@ def _privileges(server: Server, spec: SourceSpec) -> Check:
     )
 
 
-def _role(server: Server) -> Iterator[Check]:
+def _role(server: Server) -> Check:
     again = f"the last {OVERLAP_SECONDS:g} s are read again by every sync"
-    replica = server.replication
+    replica, kind = server.replication, server.trust.member_of
+    member = MEMBERSHIPS[kind] if kind else None
     if replica is not None and not replica.running:
-        yield SECTION.warning(
+        return SECTION.warning(
             "role",
             f"a replica whose replication is not running: {replica.error or 'it was stopped'}",
             "START REPLICA (START SLAVE): until then nothing new arrives; if it is the primary now, RESET REPLICA ALL",
         )
-    elif replica is not None or server.trust.replica:
+    if replica is not None or server.trust.replica:
         what = "a replica, or read-only" if replica is None else "a replica"
-        if server.trust.member_of is not None:
-            what += f", {MEMBERSHIPS[server.trust.member_of]}"
-        lag = "lag unknown (REPLICATION CLIENT or SLAVE MONITOR would show it)"
-        if replica is not None:
-            lag = "lag unknown" if replica.behind is None else f"{replica.behind:g} s behind its primary"
-        yield SECTION.warning(
-            "role",
-            f"{what}, {lag}; rows arrive later than their cursor says, so {again}",
-            "keep overlap_seconds above the largest lag, or read from the primary",
+        what += f", {member}" if member else ""
+        lag = "lag unknown" if replica else "lag unknown (REPLICATION CLIENT or SLAVE MONITOR would show it)"
+        if replica is not None and replica.behind is not None:
+            lag = f"{replica.behind:g} s behind its primary"
+        said = f"{what}, {lag}; rows arrive later than their cursor says, so {again}"
+        return SECTION.warning(
+            "role", said, "keep overlap_seconds above the largest lag, or read from the primary"
         )
-    elif server.trust.member_of is not None:
-        yield SECTION.warning(
-            "role",
-            f"{MEMBERSHIPS[server.trust.member_of]}, whose other members' transactions can't be seen, so {again}",
-        )
-    else:
-        yield SECTION.ok("role", "primary")
+    wrong = f"{member}, whose other members' transactions can't be seen, so {again}" if member else None
+    return SECTION.check("role", "primary", wrong)
 
 
 def _transactions(server: Server, overlap: float) -> Check:
@@ -240,7 +236,6 @@ def _transactions(server: Server, overlap: float) -> Check:
     limit = (
         f"rows of a transaction that stays open for more than {overlap:g} s can be missed (overlap_seconds)"
     )
-    whose = "this server's, not its primary's, " if server.trust.replica else ""
     if server.longest is None:
         return SECTION.warning(
             "transactions",
@@ -248,36 +243,31 @@ def _transactions(server: Server, overlap: float) -> Check:
             "find out how long they do, and set defaults.overlap_seconds above that; where performance_schema is readable and"
             " its consumer events_transactions_history_long is enabled, doctor measures it",
         )
+    longest, whose = (
+        server.longest.seconds,
+        "this server's, not its primary's, " if server.trust.replica else "",
+    )
     known = "that the server remembers" if server.longest.remembered else "open right now"
-    said = f"{limit}; the longest one {known} ({whose}as far as the user sees): {duration(server.longest.seconds)}"
-    if PROPOSED * server.longest.seconds <= overlap:
-        return SECTION.ok("transactions", said)
-    proposed = math.ceil(PROPOSED * server.longest.seconds / OVERLAP_SECONDS) * OVERLAP_SECONDS
-    return SECTION.warning("transactions", said, f"set defaults.overlap_seconds: {proposed:g}")
+    said = f"{limit}; the longest one {known} ({whose}as far as the user sees): {duration(longest)}"
+    proposed = math.ceil(PROPOSED * longest / OVERLAP_SECONDS) * OVERLAP_SECONDS
+    wrong = said if PROPOSED * longest > overlap else None
+    return SECTION.check("transactions", said, wrong, f"set defaults.overlap_seconds: {proposed:g}")
 
 
 def _limits(server: Server, spec: SourceSpec) -> Iterator[Check]:
-    packet = server.max_allowed_packet
-    if packet < SMALL_PACKET:
-        yield SECTION.warning(
-            "packet size",
-            f"max_allowed_packet is {size(packet)}: longer values stop the sync (exit code 6)",
-            "SET GLOBAL max_allowed_packet = 67108864, and set it in the server's configuration",
-        )
-    else:
-        yield SECTION.ok("packet size", f"max_allowed_packet is {size(packet)}")
+    fine = f"max_allowed_packet is {size(server.max_allowed_packet)}"
+    wrong = f"{fine}: longer values stop the sync (exit code 6)"
+    hint = "SET GLOBAL max_allowed_packet = 67108864, and set it in the server's configuration"
+    yield SECTION.check(
+        "packet size", fine, wrong if server.max_allowed_packet < SMALL_PACKET else None, hint
+    )
     yield _connections(server, spec)
-    if server.wait_timeout < 60:
-        yield SECTION.warning(
-            "timeouts",
-            f"the server closes connections that are idle for {server.wait_timeout} s",
-            "raise wait_timeout to 600 or more",
-        )
-    else:
-        limit = "no limit on statements"
-        if server.statement_seconds:
-            limit = f"the server ends statements after {duration(server.statement_seconds)}, except ours"
-        yield SECTION.ok("timeouts", f"wait_timeout {server.wait_timeout} s, {limit}")
+    limit, idle = "no limit on statements", server.wait_timeout
+    if server.statement_seconds:
+        limit = f"the server ends statements after {duration(server.statement_seconds)}, except ours"
+    wrong = f"the server closes connections that are idle for {idle} s"
+    fine = f"wait_timeout {idle} s, {limit}"
+    yield SECTION.check("timeouts", fine, wrong if idle < 60 else None, "raise wait_timeout to 600 or more")
 
 
 def _connections(server: Server, spec: SourceSpec) -> Check:
@@ -289,14 +279,269 @@ def _connections(server: Server, spec: SourceSpec) -> Check:
             f"{spec.user} is limited to {server.user_connections} connections, but a sync may need {needed}",
             f"lower source.max_connections to {max(1, server.user_connections - BESIDE)}, or raise the user's limit",
         )
-    if free < needed:
-        return SECTION.warning(
-            "connections",
-            f"{server.connected} of the server's {server.max_connections} connections are in use, and a sync may need "
-            f"{needed} more",
-            f"raise the server's max_connections, or lower source.max_connections ({spec.max_connections})",
-        )
-    return SECTION.ok(
-        "connections",
-        f"{free} of {server.max_connections} free; the tasks of a sync use up to {spec.max_connections}",
+    used, most = server.connected, server.max_connections
+    wrong = f"{used} of the server's {most} connections are in use, and a sync may need {needed} more"
+    hint = f"raise the server's max_connections, or lower source.max_connections ({spec.max_connections})"
+    fine = f"{free} of {most} free; the tasks of a sync use up to {spec.max_connections}"
+    return SECTION.check("connections", fine, wrong if free < needed else None, hint)
+
+
+# ---------------------------------------------------------------- tables
+
+
+def examine_tables(
+    session: Session, config: Config, names: Sequence[str], file_lock: threading.Lock
+) -> Iterator[Check]:
+    """Each table of the command, else of the configuration, else of the source."""
+    store, readable = Store(config.store), True
+    stored = StoredTables(config, store)
+    try:
+        stored.names()
+    except FloodmarkError:  # its own section reports it
+        readable, stored = False, StoredTables(config, store, names=())
+    try:
+        found, unknown = stored.resolve(lambda _: nullcontext(session), names, all_tables=not names)
+    except NoTable as error:
+        yield TABLES.warning("tables", error.message, error.hint)
+        return
+    except FloodmarkError as error:
+        yield TABLES.failed("tables", error)
+        return
+    for report in unknown:
+        if report.error is not None:
+            yield Section("tables", report.table).failed("table", report.error)
+    if stored.new:
+        hint = "add them to `tables`, or set defaults.new_tables: ignore"
+        yield TABLES.warning("new_tables", said_new(stored.new), hint)
+    until = time.monotonic() + TABLES_SECONDS
+    known = store if readable else None
+    with closing(Previews(session, config, known, file_lock, everything=not names)) as previews:
+        for number, name in enumerate(found):
+            if number >= MOST or time.monotonic() > until:
+                left = f"{counted(len(found) - number, 'more table')} not checked"
+                yield TABLES.warning("tables", left, "to check them: floodmark doctor -t schema.table")
+                return
+            yield from examine_table(session, config, name, previews)
+
+
+def examine_table(session: Session, config: Config, name: str, previews: Previews) -> Iterator[Check]:
+    """One table: how it is read, and what would refuse its next sync."""
+    section, options = Section("tables", name), config.options(name)
+    try:
+        found = discover_with_notes(session, name, options, config.source.database)
+        rows = edges.table_rows(session, found.table)
+        functions = stored_functions(session, found.table)
+        trust = replace(previews.looks.trust(session), engine=found.engine)
+    except FloodmarkError as error:
+        yield section.failed("table", error)
+        return
+    preview, problem = None, None
+    try:
+        preview = previews.of(found)
+    except (ConfigError, DataError) as error:
+        problem = section.failed("sync", error)
+    except FloodmarkError as error:
+        problem = section.warning("sync", " ".join(error.message.split()), error.hint)
+    if preview is not None:
+        found = replace(found, notes=preview.plan.about)
+        if preview.refused is not None:
+            problem = section.failed("target" if preview.load.refused else "sync", preview.refused)
+    if functions:
+        found = replace(found, notes=(*found.notes, Note("unsteady_where", columns=functions)))
+    left_out = left_out_by(preview) if preview is not None else None
+    yield from check_table(found, rows, config.warehouse.can, options.mode is not None, left_out)
+    if trust.complete:  # otherwise the server's own checks say it for all tables
+        state = preview.state if preview is not None else State(name)
+        yield from check_overlap(Reading(found.table, state, options, trust))
+    if problem is not None:
+        yield problem
+
+
+def check_overlap(reading: Reading) -> Iterator[Check]:
+    """What of this table is read again by every sync, and what is missed all the same."""
+    table, settled = reading.table, Settled(None, None)
+    seconds = overlap_seconds(reading, settled) if table.cursor else 0.0
+    if seconds <= 0:
+        return
+    why = "; ".join(because(reading, settled))
+    hint = f"set tables.{table.name}.overlap_seconds if rows may be committed later than that"
+    if table.key:
+        again = said_again(reading, seconds, why)
+        said = again[0].lower() + again[1:].removesuffix(".")
+    else:
+        said, hint = said_missed(why), f"set tables.{table.name}.mode: full"
+    yield Section("tables", table.name).warning("overlap", said, hint)
+
+
+def stored_functions(session: Session, table: Table) -> tuple[str, ...]:
+    """The stored functions that an incremental table's `where` calls by their bare names."""
+    called = sql.calls(table.recipe.where or "") if table.mode != "full" else set()
+    if not called:
+        return ()
+    names = ", ".join(sql.text(name) for name in sorted(called))
+    found = session.rows(
+        "SELECT ROUTINE_NAME FROM information_schema.ROUTINES"
+        f" WHERE ROUTINE_SCHEMA = DATABASE() AND ROUTINE_TYPE = 'FUNCTION' AND LOWER(ROUTINE_NAME) IN ({names})"
     )
+    return tuple(f"the stored function {(name or b'').decode()}" for (name,) in found)
+
+
+def left_out_by(preview: Preview) -> str | None:
+    """How many rows the first sync skips because of its start; None if none."""
+    start, before = preview.start, preview.plan.before_start
+    if start is None or not before:
+        return None
+    about = "about " if before > COUNT_EXACTLY_BELOW else ""
+    return f"the first sync skips {about}{counted(before, 'row')} at or before {start.timestamp} ({start.by})"
+
+
+class Previews:
+    """The tables' next syncs, over the doctor's connection and without waiting for anyone.
+
+    The warehouse is not asked again after a failure, which its own section reports; a store that can't be read, never.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        config: Config,
+        store: Store | None,
+        file_lock: threading.Lock,
+        *,
+        everything: bool,
+    ) -> None:
+        self._session, self._config, self._store, self._file_lock = session, config, store, file_lock
+        self._everything = everything  # whether retired tables are left out, as by sync --all
+        self._starts = Starts(Store(config.store), config)
+        self._pipeline = StorePipeline(Store(config.store), config.warehouse.label)
+        self._warehouse = open_warehouse(config.warehouse, seconds=TARGET_SECONDS)
+        self._silent = False  # the warehouse, so far
+        self.looks = SharedLooks()
+        self.close = self._warehouse.close
+
+    def of(self, found: Discovered) -> Preview | None:
+        """A table's next sync; None if the store can't be read, or no sync is due. Raises what would refuse it."""
+        if self._store is None:
+            return None
+        name = found.table.name
+        log = Log(self._store, name)
+        state = log.read()
+        if state.retired and self._everything:
+            return None
+        options = self._config.options(name)
+        request = SyncOptions(dry_run=True, slice_rows=options.slice_rows)
+        source = source_of(self._session, found, state, options, self.looks, waits=None)
+        made = preview(source, found, self._config, log, request, self._starts)
+        return replace(made, load=self._load(log, made))
+
+    def _load(self, log: Log, made: Preview) -> LoadPreview:
+        if self._silent:
+            return LoadPreview()
+        try:
+            with self._file_lock:
+                ours = self._pipeline.known_id
+                seen = look_at_load(self._warehouse, log, made.state, made.plan.table, ours, count=False)
+        except FloodmarkError as error:
+            seen = LoadPreview(unknown=error.message)
+        self._silent = seen.unknown is not None
+        return seen
+
+
+def check_table(
+    found: Discovered, rows: int, can: Capabilities, configured: bool = False, left_out: str | None = None
+) -> Iterator[Check]:
+    """A table's facts as checks: how it is read, then what needs attention."""
+    table = found.table
+    section = Section("tables", table.name)
+    why = ", as configured" if configured else ""
+    yield section.ok("reading", f"{reading(table)}{why}, about {counted(rows, 'row')}")
+    if left_out is not None:
+        yield section.warning("start", left_out, "to read them too, set start: null, or an earlier time")
+    notes = [note for note in found.notes if note.kind != "whole_seconds"]  # they cost but a moment's wait
+    if not table.key and not configured and all(note.kind != "no_key" for note in notes):
+        notes.append(Note("no_key_and_no_cursor"))
+    for note in notes:
+        name, advice = _ABOUT[note.kind]
+        hint = advice(table, note) if callable(advice) else advice
+        # That deletes are ignored is a choice, not a problem.
+        status: Status = "ok" if note.kind == "deletes" else "warning"
+        yield Check("tables", name, status, clause(note), hint, table.name)
+    if bound := [f for f in fields(table) if can.exceeded(f) is not None]:
+        said = []
+        for policy, done in (("error", "stop the sync"), ("truncate", "are cut"), ("null", "become NULL")):
+            if such := [f for f in bound if when_too_long(f, table) == policy]:
+                listed = ", ".join(f"{f.name} ({table.column(f.column).type})" for f in such)
+                said.append(f"{listed}: values too long for Redshift {done}")
+        hint = "set the table's `overflow` to error, truncate or null; or exclude the column"
+        yield section.warning("columns", f"{'; '.join(said)} (overflow: {table.recipe.overflow})", hint)
+
+
+def reading(table: Table) -> str:
+    """`upsert by (updated_at, id), merged by key id`."""
+    how = f"{table.mode}, {_MODES[table.mode]}"
+    if table.mode == "upsert":
+        how = f"upsert, merged by key ({', '.join(table.key)})"
+    if table.cursor is None:
+        return how
+    cursor = table.column(table.cursor)
+    index = f"index {table.source.cursor_index}" if table.source.cursor_index else "no index"
+    digits = " (whole seconds)" if cursor.data_type in CLOCKS and not cursor.fraction else ""
+    return f"{how}; cursor {cursor.name} {cursor.type}{digits}, {index}"
+
+
+def _index(table: Table, note: Note) -> str:
+    # InnoDB appends the primary key to every index.
+    return f"ALTER TABLE {quote(table.source.schema)}.{quote(table.source.table)} ADD INDEX ({quote(table.order[0])})"
+
+
+def _chosen(table: Table, note: Note) -> str | None:
+    where = f"tables.{table.name}"
+    return f"set {where}.cursor: {note.column.name} and {where}.mode: upsert" if note.column else None
+
+
+def _not_null(table: Table, note: Note) -> str:
+    return f"make {table.cursor} NOT NULL, with DEFAULT CURRENT_TIMESTAMP"
+
+
+_ADD_KEY = "add a primary key, or name a unique `key` in the configuration"
+# What lets several connections prove that they see one moment.
+_PROVE: dict[Obstacle, str] = {
+    "no_binlog": "start the source with --log-bin",
+    "no_gtids": "set gtid_mode = ON and enforce_gtid_consistency = ON on the source",
+    "privilege": "GRANT PROCESS, REPLICATION CLIENT ON *.*",
+    "replica": "set log_replica_updates (MariaDB: log_slave_updates) on the source, or read from its primary",
+    "subquery": "a `where` without SELECT would do",
+}
+# The check that a note belongs to, and what can be done about it.
+_ABOUT: dict[Kind, tuple[str, str | Callable[[Table, Note], str | None] | None]] = {
+    "unfit_index": ("key", _ADD_KEY),
+    "no_key": ("key", _ADD_KEY),
+    "no_key_and_no_cursor": ("key", _ADD_KEY),
+    "no_unique_index": ("key", lambda t, _: f"add a unique index on ({', '.join(t.key)})"),
+    "unknown_collation": ("note", None),
+    "no_cursor": ("cursor", "add updated_at … ON UPDATE CURRENT_TIMESTAMP, or name a `cursor`"),
+    "likely_cursor": ("cursor", _chosen),
+    "not_a_time": ("cursor", "name it as `cursor` if it grows with every change"),
+    "unmaintained_cursor": (
+        "cursor",
+        lambda t, _: (
+            f"add ON UPDATE CURRENT_TIMESTAMP to {t.cursor}, or make sure that the application sets it"
+        ),
+    ),
+    "deletes": ("deletes", None),
+    "updates": ("cursor", "add updated_at … ON UPDATE CURRENT_TIMESTAMP if rows change"),
+    "unindexed_cursor": ("index", _index),
+    "nullable_cursor": ("nullable", _not_null),
+    "nullable_cursor_without_key": ("nullable", _not_null),
+    "unsteady_where": (
+        "where",
+        "set `deletes`, whose search finds them, or run verify --repair now and then",
+    ),
+    "cascades": ("cascades", lambda t, _: f"set tables.{t.name}.cascades: follow"),
+    "one_connection": ("snapshot", lambda _, note: _PROVE.get(note.obstacle or "lost")),
+    "unseen_excludes": ("columns", "check the names"),
+    "hidden_columns": (
+        "privileges",
+        lambda t, _: f"GRANT SELECT ON {quote(t.source.schema)}.{quote(t.source.table)}",
+    ),
+}

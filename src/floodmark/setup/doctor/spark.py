@@ -21,15 +21,14 @@ from pathlib import Path
 from typing import Any
 
 from floodmark.config.load import Config
-from floodmark.host.children import child_environment
+from floodmark.host.process import child_environment
 from floodmark.model.errors import FloodmarkError
 from floodmark.model.text import counted, size
 from floodmark.setup.doctor import packages
-from floodmark.setup.doctor.check import Check, Section
-from floodmark.setup.doctor.reach import reach
+from floodmark.setup.doctor.check import Check, Section, reach
 from floodmark.spark.context import Spark
+from floodmark.spark.failures import places
 from floodmark.spark.jvm import JAVA_HINT, find_java, is_local, settings
-from floodmark.spark.master import places
 from floodmark.spark.pyspark_internals import check_installed, version_text
 
 SECTION = Section("spark")
@@ -63,7 +62,7 @@ def examine_engine(config: Config, start: bool) -> Iterator[Check]:
         embedded, driver = config.warehouse.can.embedded, conf.get("spark.driver.memory", "512m")
         yield check_memory(available(), cores(master), driver, embedded)
     else:
-        yield from check_executors(conf)
+        yield check_executors(conf)
         yield from _master(master)
     yield space(Path(conf.get("spark.local.dir", "").split(",")[0] or tempfile.gettempdir()))
     broken = next((one for one in ((java, spark) if start else (spark,)) if one.status == "failure"), None)
@@ -74,9 +73,8 @@ def examine_engine(config: Config, start: bool) -> Iterator[Check]:
     elif local:
         yield from _packages_here(conf)
     else:
-        yield from SECTION.skipped(
-            "packages", "only a task can show this: `floodmark doctor --spark` starts one"
-        )
+        said = "only a task can show this: `floodmark doctor --spark` starts one"
+        yield from SECTION.skipped("packages", said)
 
 
 # ---------------------------------------------------------------- Java and Spark
@@ -103,13 +101,11 @@ def java(said: str, program: str) -> Check:
     """What `java -version` says."""
     found = re.search(r'version "(?:1\.)?(\d+)[^"]*"', said)
     if found is None:
-        return SECTION.failure(
-            "Java", f"{program} does not report a version: {said.strip()[:100]}", JAVA_HINT
-        )
+        wrong = f"{program} does not report a version: {said.strip()[:100]}"
+        return SECTION.failure("Java", wrong, JAVA_HINT)
     if int(found[1]) < LEAST_JAVA:
-        return SECTION.failure(
-            "Java", f"{program} is Java {found[1]}, but Spark needs {LEAST_JAVA} or newer", JAVA_HINT
-        )
+        wrong = f"{program} is Java {found[1]}, but Spark needs {LEAST_JAVA} or newer"
+        return SECTION.failure("Java", wrong, JAVA_HINT)
     return SECTION.ok("Java", f"{found[0].split(chr(34))[1]}, {program}")
 
 
@@ -119,17 +115,13 @@ def _spark(conf: Mapping[str, str]) -> Check:
         ours = version_text()
     except FloodmarkError as error:
         return SECTION.failed("Spark", error)
-    other = os.environ.get("SPARK_HOME")
-    if other:
-        release = Path(other) / "RELEASE"
-        told = re.search(r"Spark (\S+)", release.read_text(errors="replace")) if release.is_file() else None
-        if told and told[1] != ours:
-            return SECTION.warning(
-                "Spark",
-                f"SPARK_HOME is Spark {told[1]}, but the package pyspark is {ours}",
-                "unset SPARK_HOME, or install pyspark in the same version",
-            )
-    return SECTION.ok("Spark", f"{ours}, master {conf['spark.master']}")
+    wrong, home = None, os.environ.get("SPARK_HOME")
+    if home and (release := Path(home) / "RELEASE").is_file():
+        other = re.search(r"Spark (\S+)", release.read_text(errors="replace"))
+        if other and other[1] != ours:
+            wrong = f"SPARK_HOME is Spark {other[1]}, but the package pyspark is {ours}"
+    hint = "unset SPARK_HOME, or install pyspark in the same version"
+    return SECTION.check("Spark", f"{ours}, master {conf['spark.master']}", wrong, hint)
 
 
 def secrecy(conf: Mapping[str, str]) -> Check:
@@ -139,25 +131,18 @@ def secrecy(conf: Mapping[str, str]) -> Check:
         return any(conf.get(name, "").lower() == "true" for name in names)
 
     if is_local(conf):
-        if on("spark.authenticate"):
-            return SECTION.ok("secrecy", "Spark's ports answer only to this run")
-        return SECTION.warning(
-            "secrecy",
-            "spark.authenticate is off: any process on this machine can connect to Spark's ports and run code",
-            "remove it from spark.conf",
+        wrong = (
+            "spark.authenticate is off: any process on this machine can connect to Spark's ports and run code"
         )
-    wanted = {
-        "spark.authenticate": on("spark.authenticate"),
-        "spark.network.crypto.enabled": on(*_ENCRYPTED),
-    }
-    if all(wanted.values()):
-        return SECTION.ok(
-            "secrecy", "what is sent to tasks is encrypted, and only this application's processes can read it"
-        )
-    lacking = " and ".join(name for name, there in wanted.items() if not there)
-    return SECTION.warning(
+        safe, fine = on("spark.authenticate"), "Spark's ports answer only to this run"
+        return SECTION.check("secrecy", fine, None if safe else wrong, "remove it from spark.conf")
+    lacking = [] if on("spark.authenticate") else ["spark.authenticate"]
+    lacking += [] if on(*_ENCRYPTED) else ["spark.network.crypto.enabled"]
+    what = f"tasks carry passwords and keys, but spark.conf lacks {' and '.join(lacking)}"
+    return SECTION.check(
         "secrecy",
-        f"tasks carry passwords and keys, but spark.conf lacks {lacking}: anyone who reaches Spark's ports can read them",
+        "what is sent to tasks is encrypted, and only this application's processes can read it",
+        f"{what}: anyone who reaches Spark's ports can read them" if lacking else None,
         "set them (docs/cluster.md), unless Spark's own configuration does",
     )
 
@@ -203,16 +188,12 @@ def check_memory(free: int | None, tasks: int, driver: str, duckdb: bool) -> Che
     what = f"about {size(need)} for {counted(tasks, 'parallel task')}"
     if free is None:
         return SECTION.ok("memory", f"{what}; free memory unknown")
-    if free < need:
-        return SECTION.warning(
-            "memory",
-            f"{what}, but only {size(free)} is free",
-            "use fewer tasks (spark: {master: local[1]}), or free some memory",
-        )
-    return SECTION.ok("memory", f"{what}; {size(free)} free")
+    wrong = f"{what}, but only {size(free)} is free" if free < need else None
+    hint = "use fewer tasks (spark: {master: local[1]}), or free some memory"
+    return SECTION.check("memory", f"{what}; {size(free)} free", wrong, hint)
 
 
-def check_executors(conf: Mapping[str, str]) -> Iterator[Check]:
+def check_executors(conf: Mapping[str, str]) -> Check:
     """An executor's memory for Python workers, which run outside its JVM."""
     heap = amount(conf.get("spark.executor.memory", "1g")) or 1 << 30
     factor = float(conf.get("spark.executor.memoryOverheadFactor", "0.1"))
@@ -222,24 +203,17 @@ def check_executors(conf: Mapping[str, str]) -> Iterator[Check]:
     need = tasks * WORKER
     what = f"about {size(need)} outside the JVM for {counted(tasks, 'task')} per executor"
     enforced = conf["spark.master"].startswith(("yarn", "k8s"))
-    if enforced and beside < need:
-        yield SECTION.warning(
-            "memory",
-            f"{what}, but an executor has only {size(beside)}: it would be killed",
-            f"set spark.executor.memoryOverhead: {need >> 20}m in spark.conf",
-        )
-    else:
-        yield SECTION.ok("memory", f"{what}; an executor has {size(beside)}")
+    wrong = f"{what}, but an executor has only {size(beside)}: it would be killed"
+    hint = f"set spark.executor.memoryOverhead: {need >> 20}m in spark.conf"
+    fine = f"{what}; an executor has {size(beside)}"
+    return SECTION.check("memory", fine, wrong if enforced and beside < need else None, hint)
 
 
 def space(folder: Path) -> Check:
     """Where tasks and loads put their temporary files."""
     if not folder.is_dir() or not os.access(folder, os.W_OK):
-        return SECTION.failure(
-            "temp files",
-            f"{folder} is not a folder that this user can write to",
-            "set TMPDIR, or spark.local.dir",
-        )
+        wrong = f"{folder} is not a folder that this user can write to"
+        return SECTION.failure("temp files", wrong, "set TMPDIR, or spark.local.dir")
     return SECTION.space("temp files", folder, str(folder), "free some space, or set TMPDIR to a larger disk")
 
 
@@ -296,11 +270,8 @@ def _packages_here(conf: Mapping[str, str]) -> Iterator[Check]:
             done.check_returncode()
             theirs = json.loads(done.stdout)
         except (OSError, ValueError, subprocess.SubprocessError) as error:
-            yield SECTION.failure(
-                "packages",
-                f"the tasks' Python, {named}, can't be run: {error}",
-                "correct spark.pyspark.python or PYSPARK_PYTHON",
-            )
+            wrong = f"the tasks' Python, {named}, can't be run: {error}"
+            yield SECTION.failure("packages", wrong, "correct spark.pyspark.python or PYSPARK_PYTHON")
             return
     yield from check_packages(packages.tell(), [theirs])
 

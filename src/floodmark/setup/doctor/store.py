@@ -9,11 +9,15 @@ from __future__ import annotations
 import os
 import stat
 import time
+import urllib.error
+import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from email.utils import parsedate_to_datetime
 from pathlib import Path
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 from uuid import uuid4
 
 from floodmark.config.load import Config, StoreSpec
@@ -21,8 +25,7 @@ from floodmark.log import pipeline
 from floodmark.log.copies import check_owner
 from floodmark.model.errors import FloodmarkError
 from floodmark.model.text import duration
-from floodmark.setup.doctor.check import Check, Section
-from floodmark.setup.doctor.reach import bucket_head, nearby, reach
+from floodmark.setup.doctor.check import Check, Section, nearby, reach
 from floodmark.store.folder import PARTS
 from floodmark.store.places import Place
 from floodmark.store.store import Store
@@ -31,6 +34,8 @@ SECTION = Section("store")
 PROBES = "probe/"
 SKEW_SECONDS = 60.0
 REFUSED_SECONDS = 900.0  # beyond this, S3 rejects signatures
+ANSWER_SECONDS = 4.0
+_PROBE = b'{"probe": 1}'
 _STEPS = ("read", "create", "list", "delete", "pipeline")
 
 
@@ -43,14 +48,19 @@ def examine_store(config: Config) -> Iterator[Check]:
         return
     with _left_as_it_was(spec.url):
         try:
-            store, readable = Store(spec), True
-            for check in prove(store):
-                yield check
-                readable = readable and (check.name, check.status) != ("read", "failure")
-            yield from [_owner(store, config)] if readable else SECTION.skipped("pipeline", "see read")
-            yield from (_further(store, place) for place in store.places if readable)
+            store = Store(spec)
         except FloodmarkError as error:
             yield SECTION.failed("open", error)
+            return
+        readable = True
+        for check in prove(store):
+            yield check
+            readable = readable and (check.name, check.status) != ("read", "failure")
+        if not readable:
+            yield from SECTION.skipped("pipeline", "see read")
+            return
+        yield SECTION.tried("pipeline", lambda: _owner(store, config))
+        yield from (_further(store, place) for place in store.places)
 
 
 # ---------------------------------------------------------------- the way there
@@ -65,11 +75,8 @@ def _to_bucket(spec: StoreSpec) -> Iterator[Check]:
     else:
         yield from reach(SECTION, host, endpoint.port or (443 if secure else 80))
     if not secure and not nearby(host):
-        yield SECTION.warning(
-            "TLS",
-            f"rows travel to {host} in plain text",
-            "use https:// in store.endpoint, if the server has it",
-        )
+        hint = "use https:// in store.endpoint, if the server has it"
+        yield SECTION.warning("TLS", f"rows travel to {host} in plain text", hint)
     there = bucket_head(spec.url, spec.endpoint)
     if there.skew is not None:
         yield clock(there.skew)
@@ -83,9 +90,9 @@ def clock(skew: float) -> Check:
     said = f"this machine's clock is {duration(abs(skew))} {way} the store's"
     if abs(skew) > REFUSED_SECONDS:
         return SECTION.failure("clock", f"{said}: S3 rejects such requests", "synchronize the clock (NTP)")
-    if abs(skew) > SKEW_SECONDS:
-        return SECTION.warning("clock", f"{said}: leases end early or late", "synchronize the clock (NTP)")
-    return SECTION.ok("clock", "the same as this machine's, to the second" if abs(skew) < 1 else said)
+    wrong = f"{said}: leases end early or late" if abs(skew) > SKEW_SECONDS else None
+    fine = "the same as this machine's, to the second" if abs(skew) < 1 else said
+    return SECTION.check("clock", fine, wrong, "synchronize the clock (NTP)")
 
 
 def _region(spec: StoreSpec, region: str) -> Check:
@@ -113,66 +120,53 @@ def _to_folder(folder: Path) -> Iterator[Check]:
 
 def prove(store: Store) -> Iterator[Check]:
     """Reads, creates twice, lists, deletes: one by one, so that a missing privilege is named."""
-    path, ours = f"{PROBES}{uuid4().hex}.json", b'{"probe": 1}'
-    written, steps = False, iter(_STEPS)
-    step = next(steps)
+    path, written, steps = f"{PROBES}{uuid4().hex}.json", False, list(_STEPS[:-1])
+
+    def made(fine: str, wrong: str | None = None, hint: str = "") -> Check:
+        step = steps.pop(0)
+        return SECTION.ok(step, fine) if wrong is None else SECTION.failure(step, wrong, hint)
+
     began = time.monotonic()
     try:
         store.get(path)
-        yield SECTION.ok(step, f"round trip {(time.monotonic() - began) * 1000:.1f} ms")
-        step, written = next(steps), True  # also when the answer is lost
-        twice = not store.create(path, ours)
+        yield made(f"round trip {(time.monotonic() - began) * 1000:.1f} ms")
+        written = True  # also when the answer is lost
+        twice = not store.create(path, _PROBE)
         twice = store.create(path, b"{}") or twice
-        kept = store.get(path) == ours
-        if twice or not kept:
-            yield SECTION.failure(
-                step,
-                f"{store.uri('')} lets an object be created twice: it must refuse the second create"
-                if twice
-                else f"{store.uri('')} does not return what was just written",
-                "use a store with conditional writes (If-None-Match: *) and consistent reads, such as AWS S3; a proxy in "
-                "between may drop that header",
-            )
-        else:
-            yield SECTION.ok(step, "an object can be created only once")
-        step = next(steps)
+        wrong = None if store.get(path) == _PROBE else "does not return what was just written"
+        wrong = "lets an object be created twice: it must refuse the second create" if twice else wrong
+        yield made(
+            "an object can be created only once",
+            wrong and f"{store.uri('')} {wrong}",
+            "use a store with conditional writes (If-None-Match: *) and consistent reads, such as AWS S3; a proxy in "
+            "between may drop that header",
+        )
         listed = list(store.list(PROBES))
-        if not any(item.path == path for item in listed):
-            yield SECTION.failure(
-                step, "an object that was just written is not listed", "the store must list consistently"
-            )
-        else:
-            yield SECTION.ok(step, "a new object is listed at once")
-        step = next(steps)
+        unseen = all(item.path != path for item in listed)
+        wrong = "an object that was just written is not listed" if unseen else None
+        yield made("a new object is listed at once", wrong, "the store must list consistently")
         long_ago = datetime.now(UTC) - timedelta(hours=1)
         store.delete(
             [path, *(item.path for item in listed if item.modified < long_ago and item.path != path)]
         )
-        if store.get(path) is not None:
-            yield SECTION.failure(
-                step, "a deleted object is still there", "allow s3:DeleteObject on the prefix"
-            )
-        else:
-            written = False
-            yield SECTION.ok(step, "the probe was removed")
+        written = store.get(path) is not None
+        wrong = "a deleted object is still there" if written else None
+        yield made("the probe was removed", wrong, "allow s3:DeleteObject on the prefix")
     except FloodmarkError as error:
-        yield SECTION.failed(step, error)
-        yield from SECTION.skipped([name for name in steps if name != "pipeline"], f"see {step}")
+        yield SECTION.failed(steps[0], error)
+        yield from SECTION.skipped(steps[1:], f"see {steps[0]}")
     finally:
         if written:
             with suppress(FloodmarkError):
                 store.delete([path])
 
 
-def _owner(store: Store, config: Config) -> Check:
+def _owner(store: Store, config: Config) -> str:
     """Which pipeline the prefix belongs to."""
-    try:
-        found = pipeline.check(store, config.warehouse.label)
-    except FloodmarkError as error:
-        return SECTION.failed("pipeline", error)
+    found = pipeline.check(store, config.warehouse.label)
     if found is None:
-        return SECTION.ok("pipeline", f"{store.uri('')} has none yet: the first sync creates it")
-    return SECTION.ok("pipeline", f"{found.id[:12]}, into {found.warehouse}, since {found.created_at[:10]}")
+        return f"{store.uri('')} has none yet: the first sync creates it"
+    return f"{found.id[:12]}, into {found.warehouse}, since {found.created_at[:10]}"
 
 
 def _further(store: Store, place: Place) -> Check:
@@ -180,21 +174,19 @@ def _further(store: Store, place: Place) -> Check:
 
     A failure is only a warning: it stops nothing but the sync of a new or lost store, which the pipeline's check covers.
     """
-    path, ours = f"{PROBES}{uuid4().hex}.json", b'{"probe": 1}'
+    path, name = f"{PROBES}{uuid4().hex}.json", "copies_to"
     try:
         with _left_as_it_was(place.label):
             check_owner(store, place.store, store.get(pipeline.PATH))
-            place.store.put(path, ours)
-            same = place.store.get(path) == ours
+            place.store.put(path, _PROBE)
+            same = place.store.get(path) == _PROBE
             place.store.delete([path])
     except FloodmarkError as error:
-        said = f"{place.label}: {' '.join(error.message.split())}: no copies are written there"
-        return SECTION.warning("copies_to", said, error.hint)
-    if not same:
-        return SECTION.warning(
-            "copies_to", f"{place.label} does not return what was just written", "check that place"
-        )
-    return SECTION.ok("copies_to", f"{place.label}{', with the log' if place.with_log else ''}")
+        message = " ".join(error.message.split())
+        return SECTION.warning(name, f"{place.label}: {message}: no copies are written there", error.hint)
+    wrong = None if same else f"{place.label} does not return what was just written"
+    fine = f"{place.label}{', with the log' if place.with_log else ''}"
+    return SECTION.check(name, fine, wrong, "check that place")
 
 
 @contextmanager
@@ -210,3 +202,52 @@ def _left_as_it_was(url: str) -> Iterator[None]:
                 for each in new:
                     if each.exists():
                         each.rmdir()
+
+
+# ---------------------------------------------------------------- buckets
+
+
+@dataclass(frozen=True)
+class BucketHead:
+    """What the server says about a bucket."""
+
+    region: str | None = None
+    skew: float | None = None  # the server's clock minus this machine's; whole seconds
+
+
+def bucket_head(url: str, endpoint: str | None) -> BucketHead:
+    """Asks for the bucket of `s3://bucket/prefix`; unanswered fields stay None."""
+    bucket = url.removeprefix("s3://").partition("/")[0]
+    # Not by the bucket's own host name: with a dot in it, AWS's certificate does not match.
+    base = (endpoint or "https://s3.amazonaws.com").rstrip("/")
+    request = urllib.request.Request(f"{base}/{quote(bucket)}", method="HEAD")
+    began = time.time()
+    try:
+        with _opener.open(request, timeout=ANSWER_SECONDS) as answer:
+            headers = answer.headers
+    except urllib.error.HTTPError as error:
+        headers = error.headers
+    except (OSError, ValueError):
+        return BucketHead()
+    return BucketHead(headers.get("x-amz-bucket-region"), _skew(headers.get("Date"), began, time.time()))
+
+
+class _Stay(urllib.request.HTTPRedirectHandler):
+    """Follows no redirect: the redirecting answer is the one that names the Region."""
+
+    def redirect_request(self, *_: object) -> None:
+        return None
+
+
+_opener = urllib.request.build_opener(_Stay)
+
+
+def _skew(date: str | None, began: float, ended: float) -> float | None:
+    try:
+        server = parsedate_to_datetime(date or "").timestamp()
+    except ValueError:
+        return None
+    # The header has whole seconds: the moment is somewhere within that second.
+    if began - 1 <= server <= ended:
+        return 0.0
+    return server - ended if server > ended else server + 1 - began

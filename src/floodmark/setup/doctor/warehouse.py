@@ -24,9 +24,8 @@ from floodmark.load.redshift.warehouse import transport
 from floodmark.model.errors import FloodmarkError
 from floodmark.model.text import counted, size
 from floodmark.model.warehouse import named
-from floodmark.setup.doctor.check import Check, Section
-from floodmark.setup.doctor.reach import bucket_head, nearby, reach
-from floodmark.setup.doctor.source import bastion
+from floodmark.setup.doctor.check import Check, Section, bastion, nearby, reach
+from floodmark.setup.doctor.store import bucket_head
 
 SECTION = Section("warehouse")
 LOCK_SECONDS = 3.0
@@ -64,9 +63,8 @@ def _duckdb(spec: WarehouseSpec, file_lock: threading.Lock) -> Iterator[Check]:
     if not folder.is_dir():
         yield SECTION.failure("folder", f"there is no folder {folder}", "create it, or change warehouse.url")
     if not os.access(folder, os.W_OK | os.X_OK):
-        yield SECTION.failure(
-            "folder", f"no permission to write to {folder}", "grant it to this user, or change warehouse.url"
-        )
+        hint = "grant it to this user, or change warehouse.url"
+        yield SECTION.failure("folder", f"no permission to write to {folder}", hint)
     yield SECTION.space("folder", folder, str(folder), "free some space for loads and their temporary files")
     if not path.exists():
         yield SECTION.ok("file", f"{path.name} does not exist yet: the first load creates it")
@@ -125,13 +123,10 @@ def _encryption(spec: WarehouseSpec) -> Check:
     if spec.transport == "data_api":
         return SECTION.ok("TLS", "https to AWS")
     if mode == "disabled":
-        if nearby(spec.host or "") or spec.ssh is not None:
-            return SECTION.ok("TLS", "not encrypted, as configured")
-        return SECTION.warning(
-            "TLS",
-            f"passwords and rows travel to {spec.host} in plain text",
-            "remove warehouse.tls.mode: disabled",
-        )
+        wrong = f"passwords and rows travel to {spec.host} in plain text"
+        safe = nearby(spec.host or "") or spec.ssh is not None
+        hint = "remove warehouse.tls.mode: disabled"
+        return SECTION.check("TLS", "not encrypted, as configured", None if safe else wrong, hint)
     checked = "authority and host name" if mode == "verify_identity" else "authority"
     return SECTION.ok("TLS", f"encrypted; certificate verified ({checked})")
 
@@ -144,41 +139,45 @@ def _targets(config: Config) -> tuple[str, ...]:
 
 def check_database(facts: DatabaseFacts, spec: WarehouseSpec) -> Iterator[Check]:
     """The database's facts as checks."""
+    rights, commits = facts.rights, facts.commits or 0
     yield SECTION.ok("log-in", f"as {facts.user}; {facts.version}")
-    yield _schema(facts.rights)
-    if facts.rights.temp_grant is None:
-        yield SECTION.ok("temp tables", "may be created")
-    else:
-        yield SECTION.failure(
-            "temp tables",
-            f"{facts.user} may not create temporary tables in {facts.rights.database}, and each load needs one",
-            facts.rights.temp_grant,
-        )
-    yield from _tables(facts.rights)
+    yield _schema(rights)
+    without = f"{facts.user} may not create temporary tables in {rights.database}, and each load needs one"
+    yield _granted("temp tables", "may be created", without, rights.temp_grant)
+    yield from _tables(rights)
     yield isolation(facts.isolation)
     yield iam_role(spec.iam_role, facts.default_role)
     if facts.assume_role is not None:
-        yield _assume_role(facts, spec)
+        without = f"{facts.user} may not COPY with the role {spec.iam_role or facts.default_role}"
+        grant = None if facts.assume_role else assuming(spec.iam_role or "default", facts.user)
+        yield _granted("ASSUMEROLE", f"{facts.user} may COPY with the role", without, grant)
     yield _sessions(facts)
-    if any(table.name == LEDGER and table.missing for table in facts.rights.tables):
+    ledger = quote(rights.schema, LEDGER)
+    if any(table.name == LEDGER and table.missing for table in rights.tables):
         yield from SECTION.skipped("ledger", "see tables")
-    elif facts.sorted_ledger is False and (facts.commits or 0) >= MANY_COMMITS:
-        yield _unsorted(facts.commits or 0, quote(facts.rights.schema, LEDGER))
+    elif facts.sorted_ledger is False and commits >= MANY_COMMITS:
+        yield SECTION.warning(
+            "ledger",
+            f"{counted(commits, 'commit')} loaded; it was created by an earlier release without a sort key, so every load reads all of it",
+            f"while nothing loads: ALTER TABLE {ledger} ALTER DISTSTYLE ALL; "
+            f"ALTER TABLE {ledger} ALTER SORTKEY (log_id, epoch, n)",
+        )
     else:
         yield _ledger(facts.commits)
 
 
+def _granted(name: str, fine: str, without: str, grant: str | None) -> Check:
+    """A privilege that is there, or the statement that grants it."""
+    return SECTION.ok(name, fine) if grant is None else SECTION.failure(name, without, grant)
+
+
 def _schema(rights: Rights) -> Check:
-    schema, grant = rights.schema, rights.schema_grant
-    if not rights.schema_exists:
-        if grant is None:
-            return SECTION.ok("schema", f"{schema} does not exist yet: the first load creates it")
-        return SECTION.failure(
-            "schema", f"there is no schema {schema}, and {rights.user} may not create it", grant
-        )
-    if grant is None:
-        return SECTION.ok("schema", f"{schema}: tables may be created")
-    return SECTION.failure("schema", f"{rights.user} may not create tables in schema {schema}", grant)
+    if rights.schema_exists:
+        fine, what = f"{rights.schema}: tables may be created", f"create tables in schema {rights.schema}"
+        return _granted("schema", fine, f"{rights.user} may not {what}", rights.schema_grant)
+    fine = f"{rights.schema} does not exist yet: the first load creates it"
+    without = f"there is no schema {rights.schema}, and {rights.user} may not create it"
+    return _granted("schema", fine, without, rights.schema_grant)
 
 
 def _tables(rights: Rights) -> Iterator[Check]:
@@ -190,11 +189,8 @@ def _tables(rights: Rights) -> Iterator[Check]:
     if lacking:
         named = "; ".join(f"{', '.join(table.missing)} on {table.name}" for table in lacking[:5])
         more = f"; and {counted(len(lacking) - 5, 'more table')}" if len(lacking) > 5 else ""
-        yield SECTION.failure(
-            "tables",
-            f"{rights.user} lacks {named}{more}",
-            "; ".join(table_grants(rights.schema, rights.tables, rights.user)),
-        )
+        grants = "; ".join(table_grants(rights.schema, rights.tables, rights.user))
+        yield SECTION.failure("tables", f"{rights.user} lacks {named}{more}", grants)
     elif rights.tables:
         yield SECTION.ok("tables", f"{counted(len(rights.tables), 'table')} can be read and written")
     foreign = [table for table in rights.tables if not table.owned and not rights.superuser]
@@ -207,28 +203,14 @@ def _tables(rights: Rights) -> Iterator[Check]:
         )
 
 
-def _assume_role(facts: DatabaseFacts, spec: WarehouseSpec) -> Check:
-    if facts.assume_role:
-        return SECTION.ok("ASSUMEROLE", f"{facts.user} may COPY with the role")
-    return SECTION.failure(
-        "ASSUMEROLE",
-        f"{facts.user} may not COPY with the role {spec.iam_role or facts.default_role}",
-        assuming(spec.iam_role or "default", facts.user),
-    )
-
-
 def _sessions(facts: DatabaseFacts) -> Check:
     """Redshift shows who holds a lock only to some users."""
-    if facts.sees_others:
-        return SECTION.ok(
-            "sessions", "other users' sessions are visible, so the holder of a lock can be named"
-        )
-    known = "not visible" if facts.sees_others is False else "perhaps not visible"
-    return SECTION.ok(
-        "sessions",
-        f"other users' sessions are {known}; to see who holds a lock: "
-        f"ALTER USER {quote(facts.user)} SYSLOG ACCESS UNRESTRICTED",
-    )
+    said = "other users' sessions are visible, so the holder of a lock can be named"
+    if not facts.sees_others:
+        known = "not visible" if facts.sees_others is False else "perhaps not visible"
+        grant = f"ALTER USER {quote(facts.user)} SYSLOG ACCESS UNRESTRICTED"
+        said = f"other users' sessions are {known}; to see who holds a lock: {grant}"
+    return SECTION.ok("sessions", said)
 
 
 def isolation(level: str | None) -> Check:
@@ -260,15 +242,6 @@ def iam_role(configured: str | None, default: str | None) -> Check:
     return SECTION.ok("IAM role", f"the cluster's default, {default}")
 
 
-def _unsorted(commits: int, ledger: str) -> Check:
-    return SECTION.warning(
-        "ledger",
-        f"{counted(commits, 'commit')} loaded; it was created by an earlier release without a sort key, so every load reads all of it",
-        f"while nothing loads: ALTER TABLE {ledger} ALTER DISTSTYLE ALL; "
-        f"ALTER TABLE {ledger} ALTER SORTKEY (log_id, epoch, n)",
-    )
-
-
 def regions(cluster: str | None, bucket: str | None) -> Check:
     """COPY of Parquet can't read from a Region other than the cluster's."""
     if cluster and bucket and cluster != bucket:
@@ -277,6 +250,5 @@ def regions(cluster: str | None, bucket: str | None) -> Check:
             f"the warehouse is in {cluster} and the bucket in {bucket}: COPY of Parquet can't cross Regions",
             f"use a bucket in {cluster}",
         )
-    if cluster and bucket:
-        return SECTION.ok("region", f"{cluster}, the same as the bucket's")
-    return SECTION.ok("region", "unknown; bucket and warehouse must be in the same Region")
+    unknown = "unknown; bucket and warehouse must be in the same Region"
+    return SECTION.ok("region", f"{cluster}, the same as the bucket's" if cluster and bucket else unknown)

@@ -7,22 +7,27 @@ and named.
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import duckdb
 
 from floodmark.model.errors import ConfigError
 from floodmark.setup.services.databases import DatabaseServer, Row
-from floodmark.setup.services.standin import StandIn
+from floodmark.setup.services.s3 import SeaweedFS
 
 _SAME_TEXT = {"tinyint", "smallint", "mediumint", "int", "bigint", "decimal", "char", "varchar", "tinytext",
               "text", "mediumtext", "longtext", "date", "time", "year", "enum", "set"}  # fmt: skip
 _BUCKET = 1000
+# tests.support.redshift.RedshiftStandIn: a context manager that stops it on exit.
+StandIn = Any
 
 
 @dataclass(frozen=True)
@@ -42,11 +47,7 @@ class Comparison:
 
 
 def compare(
-    db: DatabaseServer,
-    table: str,
-    warehouse: Path | StandIn,
-    target: str | None = None,
-    key: str = "id",
+    db: DatabaseServer, table: str, warehouse: Path | StandIn, target: str | None = None, key: str = "id"
 ) -> Comparison:
     """Compare `schema.table` with its target over every column; the key is one integer column."""
     schema, name = table.split(".")
@@ -145,19 +146,33 @@ def _by_bucket(rows: list[Row]) -> dict[int, tuple[int, int]]:
 
 def _rows(left: list[Row], right: list[Row]) -> list[str]:
     """The differences between two lists of (key, hash), in words."""
-    words = []
-    keys = Counter(int(key) for key, _ in right)
-    theirs = {int(key): text for key, text in right}
-    for key, text in left:
-        if key not in theirs:
-            words.append(f"row {key} is missing from the warehouse")
-        elif theirs[key] != text:
-            words.append(f"row {key} differs in the warehouse")
-    mine = {int(key) for key, _ in left}
-    words += [f"row {key} is in the warehouse only" for key in keys if key not in mine]
-    words += [f"row {key} is in the warehouse {times} times" for key, times in keys.items() if times > 1]
+    mine, theirs = ({int(key): text for key, text in side} for side in (left, right))
+    words = [
+        f"row {key} {'differs in' if key in theirs else 'is missing from'} the warehouse"
+        for key, text in mine.items()
+        if theirs.get(key) != text
+    ]
+    times = Counter(int(key) for key, _ in right)
+    words += [f"row {key} is in the warehouse only" for key in times if key not in mine]
+    words += [f"row {key} is in the warehouse {n} times" for key, n in times.items() if n > 1]
     return words
 
 
 def _ask(db: DatabaseServer, sql: str) -> list[Row]:
     return db.execute("SET time_zone = '+00:00'", sql)
+
+
+def stand_in() -> Callable[[SeaweedFS], StandIn]:
+    """A factory for stand-ins (not yet started) that read from an S3 server; ConfigError where there are none."""
+    root = Path(__file__).parents[4]
+    if str(root) not in sys.path:
+        sys.path.insert(0, str(root))
+    try:
+        module = import_module("tests.support.redshift")
+    except ImportError:  # not a checkout, or another package is called `tests`
+        raise ConfigError(
+            "the stand-in for Redshift comes with the source code only",
+            hint="run it from a checkout: make demo WAREHOUSE=redshift",
+        ) from None
+    made: Callable[[SeaweedFS], StandIn] = module.RedshiftStandIn
+    return made

@@ -1,7 +1,7 @@
 """Private, throw-away database servers as sources: MariaDB, and Oracle's MySQL from `scripts/fetch-server`.
 
 Each starts in a few seconds on a free port of 127.0.0.1, in its own folder, as the current user, and leaves alone
-any server or configuration that the machine already has. See `process.Server` for how they end.
+any server or configuration that the machine already has. See `process.ServerProcess` for how they end.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from urllib.parse import quote
 import pymysql
 from pymysql.constants import CLIENT
 
-from floodmark.host.children import child_environment
+from floodmark.host.process import child_environment
 from floodmark.model.errors import ConfigError, TransientError
 from floodmark.setup.services import reaper
-from floodmark.setup.services.process import HOST, Server, binary, free_ports
+from floodmark.setup.services.process import HOST, ServerProcess, binary, free_ports
 
 _SETUP = "run `make setup`, or install Debian's packages mariadb-server-core and mariadb-client"
 _SEQUENCE = re.compile(r"\bseq_(\d+)_to_(\d+)(?:_step_(\d+))?\b")
@@ -48,10 +48,9 @@ def missing(name: str) -> str | None:
     place = fetched(name)
     if place.is_dir():
         return None
-    try:
-        return place.with_name(f"{name}.missing").read_text().strip()
-    except OSError:
-        return f"{name} was never fetched: run `scripts/fetch-server {name}`"
+    why = place.with_name(f"{name}.missing")
+    never = f"{name} was never fetched: run `scripts/fetch-server {name}`"
+    return why.read_text().strip() if why.is_file() else never
 
 
 def there(name: str) -> Path:
@@ -62,7 +61,7 @@ def there(name: str) -> Path:
     return fetched(name)
 
 
-class DatabaseServer(Server):
+class DatabaseServer(ServerProcess):
     """A server that speaks MySQL's protocol. `root` has a password and every privilege, over TCP."""
 
     name = "database"
@@ -181,20 +180,10 @@ class DatabaseServer(Server):
 
     def connect(self, database: str = "", **options: Any) -> Any:
         """A PyMySQL connection as root, over TCP."""
-        return pymysql.connect(
-            **{
-                "host": self.host,
-                "port": self.port,
-                "user": self.user,
-                "password": self.password,
-                "database": database or None,
-                "charset": "utf8mb4",
-                "connect_timeout": 10,
-                "ssl_disabled": True,
-                "client_flag": CLIENT.MULTI_STATEMENTS,
-                **options,
-            }
-        )
+        login = {"host": self.host, "port": self.port, "user": self.user, "password": self.password}
+        usual = {"database": database or None, "charset": "utf8mb4", "connect_timeout": 10}
+        several = {"ssl_disabled": True, "client_flag": CLIENT.MULTI_STATEMENTS}
+        return pymysql.connect(**{**login, **usual, **several, **options})
 
     @property
     def version(self) -> str:

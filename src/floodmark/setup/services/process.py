@@ -1,6 +1,6 @@
 """A private server process: its folder, its ports, and how it ends.
 
-A `Server` belongs to the process that created it and never outlives it (see `reaper`). It listens on 127.0.0.1
+A `ServerProcess` belongs to the process that created it and never outlives it (see `reaper`). It listens on 127.0.0.1
 only, on ports below the kernel's ephemeral range, so that no outgoing connection can take one first.
 """
 
@@ -21,7 +21,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Self
 
-from floodmark.host.children import child_environment
+from floodmark.host.process import child_environment
 from floodmark.host.retry import Retries
 from floodmark.model.errors import ConfigError, TransientError
 from floodmark.setup.services import reaper
@@ -53,7 +53,7 @@ def binary(names: tuple[str, ...], hint: str) -> str:
     raise ConfigError(f"{names[0]} is not installed", hint=hint)
 
 
-class Server:
+class ServerProcess:
     """One server process in a temporary folder; a context manager that starts and removes it."""
 
     name = "server"

@@ -1,7 +1,7 @@
 """SeaweedFS as a private, throw-away S3 server.
 
 It starts in a few seconds on free ports of 127.0.0.1, in its own folder, as the current user. See
-`process.Server` for how it ends.
+`process.ServerProcess` for how it ends.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from urllib.parse import quote
 
 from floodmark.model.errors import TransientError
 from floodmark.setup.services import reaper
-from floodmark.setup.services.process import HOST, Server, binary, free_ports
+from floodmark.setup.services.process import HOST, ServerProcess, binary, free_ports
 
 # How long a listing may take; on an overloaded machine more than ten seconds were seen.
 ANSWER_SECONDS = 60.0
@@ -39,7 +39,7 @@ def names_at(url: str, seconds: float = ANSWER_SECONDS) -> list[str]:
     return sorted(Path(entry["FullPath"]).name for entry in entries)
 
 
-class SeaweedFS(Server):
+class SeaweedFS(ServerProcess):
     """An S3 server with one bucket; `reader` may only read, `writer` may do everything."""
 
     name = "seaweedfs"

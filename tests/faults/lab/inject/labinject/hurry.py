@@ -62,9 +62,10 @@ def _command() -> None:
     from floodmark.host import retry
     from floodmark.load.redshift.steps import Limits
     from floodmark.log import log
-    from floodmark.spark import executors
+    from floodmark.spark import context
 
-    retry.PAUSES, retry.PATIENCE, executors.DESERTED = (0.1, 0.3), 2.0, 30.0
+    running: Any = context
+    running.SLICE, running.DESERTED = retry.Retries(3, 0.1, factor=3.0, seconds=2.0), 30.0
     log.COMMITTING = retry.Retries(seconds=3.0)
     limited: Any = Limits
     limits = limited.__init__

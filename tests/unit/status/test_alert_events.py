@@ -10,9 +10,17 @@ from floodmark.log.status import LastVerify, TableStatus
 from floodmark.model.lineage import ColumnChange
 from floodmark.model.run import Lag
 from floodmark.model.times import stamp
-from floodmark.status.alerts import Trouble, good, left_alone
+from floodmark.status.alerts import (
+    Standing,
+    TableSaid,
+    Trouble,
+    after_saying,
+    good,
+    left_alone,
+    standing,
+    to_say,
+)
 from floodmark.status.health import TableFacts, behind_seconds
-from floodmark.status.notices import Standing, TableSaid, after_saying, standing, to_say
 
 NOW = datetime(2026, 11, 17, 12, 0, tzinfo=UTC)
 ALERTS = AlertSpec.on

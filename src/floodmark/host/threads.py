@@ -1,13 +1,14 @@
-"""Questions of several threads to one service, asked at a fraction of the cost.
+"""How threads wait for one another, and share what one of them has: a call, or its answer.
 
-`Gathering`: questions that wait at the same moment become one, of one thread of them. So small slices of several tables
-share Spark tasks: a Spark job costs as much as reading a thousand rows. `Together`: the same where one thread at a time
-asks; an answer is always younger than its question, as if each thread had asked for itself. `Recent`: threads with the
-same question share an answer, for as long as they say that it may be old.
+`StoppableCondition`: wait until something is true, and no longer than that makes sense. `SharedCalls`: questions that wait at the
+same moment become one call, made by one of their threads. So small slices of several tables share Spark tasks: a Spark
+job costs as much as reading a thousand rows. `RecentAnswers`: threads with the same question share an answer, for as
+long as they say that it may be old. To try again, see `retry`.
 """
 
 from __future__ import annotations
 
+import math
 import sys
 import threading
 import time
@@ -21,29 +22,52 @@ from floodmark.model.errors import FloodmarkError, Interrupted
 Q = TypeVar("Q")
 A = TypeVar("A")
 
-# A result waits for those that share its task.
-MOST = 8
+Stopped = Callable[[], bool]
+Room = Callable[[], AbstractContextManager[object]]
+
 # Seconds between checks whether a waiting thread has been told to stop.
 LOOK_EVERY = 0.5
 
 
+def never() -> bool:
+    """For those whom nobody stops."""
+    return False
+
+
+class StoppableCondition(threading.Condition):
+    """A condition whose waiters can be stopped, and can give up. Held while one looks or changes something, as usual."""
+
+    def until(self, true: Callable[[], bool], stopped: Stopped = never, seconds: float = math.inf) -> bool:
+        """Waits until it is true; returns whether it is after so many seconds. Raises Interrupted when stopped."""
+        give_up = time.monotonic() + seconds
+        while not (found := true()) and (left := give_up - time.monotonic()) > 0:
+            if stopped():
+                raise Interrupted("stopped")
+            self.wait(min(LOOK_EVERY, left))
+        return found
+
+
 class _Asked(Generic[Q, A]):
-    """One thread's slice, and what became of it."""
+    """One thread's question, and what became of it."""
 
     def __init__(self, question: Q) -> None:
         self.question = question
-        self.leads = False  # whether its thread runs it, as soon as there is room
+        self.leads = False  # whether its thread makes the call, as soon as there is room
         self.over = False
-        self.answer: A | None = None  # None: to be run alone
+        self.answer: Sequence[A] = ()  # none: to be asked alone
 
 
-class Gathering(Generic[Q, A]):
-    """Calls `answer` with the slices that wait; it returns each one's result in order, or None. Thread-safe."""
+class SharedCalls(Generic[Q, A]):
+    """Calls `answer` with up to `most` of the questions that wait. Thread-safe.
 
-    def __init__(self, answer: Callable[[Sequence[Q]], Sequence[A | None]], most: int = MOST) -> None:
+    It returns an answer to each, in order. If the last ones are missing, or several fail together, each of these is asked
+    by itself: it may be one that is bad. An answer is always younger than its question.
+    """
+
+    def __init__(self, answer: Callable[[Sequence[Q]], Sequence[A]], most: int = sys.maxsize) -> None:
         self._answer = answer
         self._most = most
-        self._change = threading.Condition()
+        self._change = StoppableCondition()
         self._waiting: list[_Asked[Q, A]] = []
         self._leading = 0  # threads that wait for room, or for an answer
         self._running = 0  # of these, those that wait for an answer
@@ -51,14 +75,24 @@ class Gathering(Generic[Q, A]):
     def ask(
         self,
         question: Q,
-        lanes: int,
-        room: Callable[[], AbstractContextManager[None]],
-        stopped: Callable[[], bool],
-    ) -> A | None:
-        """The result of a slice; None if it has to run alone. Raises Interrupted when stopped.
+        lanes: int = 1,
+        room: Room = nullcontext,
+        stopped: Stopped = never,
+        alone: bool = False,
+    ) -> A:
+        """The answer to a question, in one of so many calls side by side. Raises Interrupted when stopped.
 
-        `room` waits until one more task may run. The slices are taken once there is room: more gather meanwhile.
+        `room` waits until one more call may begin. The questions are taken once there is room: more gather meanwhile.
         """
+        answer = () if alone else self._shared(question, lanes, room, stopped)
+        if not answer:
+            with room():
+                if stopped():
+                    raise Interrupted("stopped")
+                answer = self._answer([question])
+        return answer[0]
+
+    def _shared(self, question: Q, lanes: int, room: Room, stopped: Stopped) -> Sequence[A]:
         mine: _Asked[Q, A] = _Asked(question)
         with self._change:
             self._waiting.append(mine)
@@ -79,22 +113,22 @@ class Gathering(Generic[Q, A]):
                 if mine in self._waiting:
                     self._waiting.remove(mine)
 
-    def _leads(self, mine: _Asked[Q, A], lanes: int, stopped: Callable[[], bool]) -> bool:
-        """Waits; whether this thread runs the next task. Otherwise its slice is over."""
+    def _leads(self, mine: _Asked[Q, A], lanes: int, stopped: Stopped) -> bool:
+        """Waits; whether this thread makes the next call. Otherwise its question is over."""
         with self._change:
-            while not mine.over and (mine not in self._waiting or self._leading >= max(1, lanes)):
-                self._change.wait(LOOK_EVERY)
-                if stopped() and not mine.over:
-                    raise Interrupted("stopped")
+            leaders = max(1, lanes)
+            self._change.until(
+                lambda: mine.over or (mine in self._waiting and self._leading < leaders), stopped
+            )
             mine.leads = not mine.over
             self._leading += mine.leads
             return mine.leads
 
     def _answer_some(self, mine: _Asked[Q, A], lanes: int) -> None:
-        """Answers this lane's share of the slices that wait: its own thread's, and the oldest.
+        """Answers this lane's share of the questions that wait: its own thread's, and the oldest.
 
-        A thread runs no task without its own slice: if that is cancelled, so is the task, and the thread ends. So nobody
-        takes the slice of a thread that leads.
+        A thread makes no call without its own question: if that is cancelled, so is the call, and the thread ends. So
+        nobody takes the question of a thread that leads.
         """
         with self._change:
             count = share(len(self._waiting), lanes - self._running, self._most)
@@ -102,45 +136,27 @@ class Gathering(Generic[Q, A]):
             asked = [mine, *others]
             self._waiting = [one for one in self._waiting if one not in asked]
             self._running += 1
-        answers: Sequence[A | None] = ()
+        answers: Sequence[A] = ()
         try:
             answers = self._answer([one.question for one in asked])
+        except Exception as error:
+            if not others or isinstance(error, Interrupted):
+                raise
         finally:
             with self._change:
                 self._running -= 1
                 for number, one in enumerate(asked):
-                    one.answer = answers[number] if number < len(answers) else None
+                    one.answer = answers[number : number + 1]
                     one.over = True
                 self._change.notify_all()
 
 
 def share(waiting: int, lanes: int, most: int) -> int:
-    """How many of the waiting slices one task takes, so that all free lanes have about as many."""
+    """How many of the waiting questions one call takes, so that all free lanes have about as many."""
     return min(most, -(-waiting // max(1, lanes)))
 
 
-class Together(Generic[Q, A]):
-    """Calls `answer` with all questions that wait; it returns an answer to each, in order."""
-
-    def __init__(self, answer: Callable[[Sequence[Q]], Sequence[A]]) -> None:
-        self._answer = answer
-        self._gathering: Gathering[Q, tuple[A]] = Gathering(self._together, sys.maxsize)
-
-    def ask(self, question: Q) -> A:
-        """The answer to a question. If several fail together, each is asked by itself: it may be one that is bad."""
-        found = self._gathering.ask(question, 1, nullcontext, lambda: False)
-        return found[0] if found is not None else self._answer([question])[0]
-
-    def _together(self, asked: Sequence[Q]) -> list[tuple[A] | None]:
-        try:
-            return [(answer,) for answer in self._answer(asked)]
-        except Exception as error:
-            if len(asked) == 1 or isinstance(error, Interrupted):
-                raise
-            return []
-
-
-class Recent:
+class RecentAnswers:
     """Remembers the answers to a few questions; threads with the same question wait for one of them to ask."""
 
     def __init__(self, shares_errors: bool = True) -> None:
@@ -165,7 +181,7 @@ class Recent:
         with self._lock:
             turn = self._turns.setdefault(question, threading.Lock())
         with turn:
-            asked, found = self._known.get(question, (float("-inf"), None))
+            asked, found = self._known.get(question, (-math.inf, None))
             if found is None or asked < since:
                 ready()
                 asked = time.monotonic()
