@@ -15,8 +15,8 @@ from itertools import accumulate
 
 from floodmark.load.descriptions import description, descriptions, loaded_as, shaped
 from floodmark.load.protocol import LoadRequest, Numbered, Warehouse
+from floodmark.log.document import accounts_for_older
 from floodmark.log.fold import DataCommit, State
-from floodmark.log.load_status import accounts_for_older
 from floodmark.log.log import Log
 from floodmark.model import log_lines
 from floodmark.model.commit import Commit, WithFiles, by_key, files_of, wide

@@ -12,7 +12,7 @@ from secrets import token_hex
 
 from floodmark.log.fold import State
 from floodmark.log.log import Log
-from floodmark.log.system import Start
+from floodmark.log.pipeline import Start
 from floodmark.model import log_lines
 from floodmark.model import zones as clock
 from floodmark.model.errors import ConfigError, DataError

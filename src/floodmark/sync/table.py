@@ -15,21 +15,19 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any
 
-from floodmark.clean.after_load import due_files, superseded
-from floodmark.clean.remove import Outcome
+from floodmark.clean.remove import Cleaning, due_files, superseded
 from floodmark.clean.remove import remove as remove_files
 from floodmark.load.pending import ledger_for
-from floodmark.log.activity import activity
 from floodmark.log.claim import Changed, Claimed, decide_and_claim, refuse_if_held
-from floodmark.log.document import Failure
+from floodmark.log.document import StageFailure
 from floodmark.log.fold import State, restarted_by
-from floodmark.log.lease import holder
+from floodmark.log.lease import activity, holder
 from floodmark.log.status import read_status, write_run, write_verify
 from floodmark.model import events
-from floodmark.model.column_changes import column_changes
 from floodmark.model.commit import Batch, Clean, LoadAs, Restore, WithFiles
 from floodmark.model.errors import ConflictError, FloodmarkError, Interrupted, VerificationError, bug
 from floodmark.model.ledger import LedgerRow
+from floodmark.model.lineage import column_changes
 from floodmark.model.notes import sentence
 from floodmark.model.policies import changed_values
 from floodmark.model.position import Key
@@ -64,7 +62,7 @@ class Ending:
     """How a run ended, for the table's status."""
 
     ours: bool = False  # whether it is up to us to report it
-    failure: Failure | None = None  # goes into the status only, because there is no log
+    failure: StageFailure | None = None  # goes into the status only, because there is no log
 
 
 def sync_table(run: TableRun) -> TableReport:
@@ -416,7 +414,7 @@ def _remove_due(run: TableRun) -> None:
     removal, run.loads.ledger = due_files(warehouse, held.log, held.state, ledger, keep, now)
     if removal.empty:
         return
-    gone, lost = Outcome(run.name, removal), None
+    gone, lost = Cleaning(run.name, removal), None
     replaced = bool(superseded(held.state, ledger))
     append(run, held.draft(Clean, clean=removal.clean))
     try:
@@ -493,7 +491,7 @@ def _published(run: TableRun, error: FloodmarkError) -> tuple[Watermark, Ending]
     if conflict or run.asked.dry_run or not ours or not _may_speak(run):
         run.held.watermark.drop_due()
         return _with_activity(run, run.held.watermark.current(run.state, _ledger(run)), looked), Ending()
-    failure = Failure("load" if run.loads.error else "extract", error.message, stamp())
+    failure = StageFailure("load" if run.loads.error else "extract", error.message, stamp())
     watermark, unlogged = run.held.watermark, run.state.n < 0  # then there is no copy of a log to publish
     if unlogged or (run.held.lease is None and any(_same(f, failure) for f in watermark.failures)):
         shown = watermark.current(run.state, _ledger(run), failure)
@@ -506,8 +504,8 @@ def _leave_status(run: TableRun, report: TableReport, ending: Ending) -> None:
     """Records in the store how the run ended, if that is up to us."""
     if ending.ours and not run.services.interrupted:
         write_run(
-            run.held.log.store, report, run.held.run,
-            looked=report.looked, failure=ending.failure, killed=run.held.killed, old=run.old,
+            run.held.log.store.recently(run.old), report, run.held.run,
+            looked=report.looked, failure=ending.failure, killed=run.held.killed,
         )  # fmt: skip
 
 
@@ -547,7 +545,7 @@ def _may_speak(run: TableRun) -> bool:
     return free
 
 
-def _same(known: Failure, now: Failure) -> bool:
+def _same(known: StageFailure, now: StageFailure) -> bool:
     """Whether the failure was published recently: a resident sync must not leave a copy per failed cycle."""
     if replace(known, at=now.at) != now:
         return False

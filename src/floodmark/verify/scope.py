@@ -12,8 +12,8 @@ from dataclasses import replace
 
 from floodmark.log.fold import State
 from floodmark.log.log import Log
+from floodmark.log.pipeline import Starts
 from floodmark.log.stretches import stretches
-from floodmark.log.system import Starts
 from floodmark.model.canonical import Scope, forms
 from floodmark.model.errors import ConfigError, DataError
 from floodmark.model.position import Position, Value

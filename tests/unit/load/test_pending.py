@@ -21,9 +21,8 @@ from floodmark.load.pending import (
     lost,
     pending,
 )
-from floodmark.log.fold import DataCommit, data_commit, sum_digests
-from floodmark.log.load_status import accounts_for_older, condense
-from floodmark.log.spans import within
+from floodmark.log.document import accounts_for_older, condense
+from floodmark.log.fold import DataCommit, data_commit, sum_digests, within
 from floodmark.model.commit import Batch, Clean, CleanedFiles, Commit, DataFile, GivenUp, LoadAs, Reset
 from floodmark.model.errors import DataError
 from floodmark.model.ledger import SUMMED_DIGITS, Ledger, LedgerRow, Part

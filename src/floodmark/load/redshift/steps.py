@@ -20,7 +20,7 @@ from typing import Any, Literal, Protocol, TypeAlias
 from floodmark.load.merge import Do as Do
 from floodmark.model.errors import ConfigError, ConflictError, DataError, FloodmarkError, TransientError
 from floodmark.model.run import StepKind, Wait
-from floodmark.store.aws_rights import allowing
+from floodmark.store.s3 import allowing
 
 Row: TypeAlias = tuple[Any, ...]
 AtWork: TypeAlias = Callable[[StepKind], None]
