@@ -9,22 +9,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from floodmark.integrations.command import (
-    PROGRAM,
-    STOP_SECONDS,
-    Command,
-    Missing,
-    moved,
-    short,
-    sync_arguments,
-    verdict,
-)
+from floodmark.integrations import command as child
 
 try:
     from airflow.sdk import Asset, AssetAlias, BaseOperator
     from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
 except ImportError as error:
-    raise Missing.extra("FloodmarkOperator", "apache-airflow", "airflow", "Airflow 3.0", error) from None
+    raise child.Missing.extra(
+        "FloodmarkOperator", "apache-airflow", "airflow", "Airflow 3.0", error
+    ) from None
 
 PAST = 1000  # events of a pipeline to look back at
 # What Airflow does about a command that was not done.
@@ -60,7 +53,7 @@ class FloodmarkOperator(BaseOperator):  # type: ignore[misc]
         program: Sequence[str] | str | None = None,
         env: Mapping[str, str] | None = None,
         pipeline: str = "floodmark",
-        stop_seconds: float = STOP_SECONDS,
+        stop_seconds: float = child.STOP_SECONDS,
         **kwargs: Any,
     ) -> None:
         """`options` are those of the command: `{"limit": 1000, "verify_data": True}`. `program` is the command's path."""
@@ -79,25 +72,27 @@ class FloodmarkOperator(BaseOperator):  # type: ignore[misc]
         self.env = env
         self.pipeline = pipeline
         self.stop_seconds = stop_seconds
-        self._running: Command | None = None
+        self._running: child.CommandProcess | None = None
 
     def execute(self, context: Any) -> dict[str, Any]:
         """The report of the command."""
-        arguments = sync_arguments(self.tables, self.all_tables, self.options, self.config, self.command)
-        self._running = command = Command(
+        arguments = child.sync_arguments(
+            self.tables, self.all_tables, self.options, self.config, self.command
+        )
+        self._running = command = child.CommandProcess(
             arguments,
-            self.program or PROGRAM,
+            self.program or child.PROGRAM,
             env=self.env,
             say=lambda line: self.log.info("%s", line),
             stop_seconds=self.stop_seconds,
         )
         ended = command.run()
-        if (what := verdict(ended.code)) != "done":
-            raise _ERRORS[what](f"floodmark ended with exit code {ended.code}: {ended.why}")
+        if (what := child.verdict(ended.code)) != "done":
+            raise _ERRORS[what](ended.failure)
         document = ended.document or {}
         if self.command == "sync":
             self._tell(context, document)
-        report: dict[str, Any] = short(document)
+        report: dict[str, Any] = child.short(document)
         return report
 
     def on_kill(self) -> None:
@@ -110,7 +105,7 @@ class FloodmarkOperator(BaseOperator):  # type: ignore[misc]
         told = self._told(context)
         events = context["outlet_events"][_alias(self.pipeline)]
         last = None if told is None else lambda table: told.get(asset(table, self.pipeline).uri)
-        for table, extra in moved(document, last).items():
+        for table, extra in child.moved(document, last).items():
             events.add(asset(table, self.pipeline), extra=extra)
             self.log.info("%s: %s rows loaded", table, extra["rows"])
 

@@ -7,48 +7,27 @@ prints with `--json`. A failure raises a FloodmarkError, whose `code` is the com
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, overload
 
-from floodmark.clean import command as s3clean
-from floodmark.clean.choose import Wanted
 from floodmark.config import load as configuration
 from floodmark.config.load import Config
 from floodmark.config.values import duration
-from floodmark.log import system
 from floodmark.model.errors import ConfigError, FloodmarkError, exit_code
-from floodmark.model.events import to_all
+from floodmark.model.events import Emit, to_all
 from floodmark.model.log_lines import LogLines
-from floodmark.model.results import (
-    Backups,
-    CleanResult,
-    CleanupResult,
-    DrillResult,
-    History,
-    MoveResult,
-    Plan,
-    RunHistory,
-    RunRow,
-    StagedFiles,
-    SyncResult,
-    SystemWatermark,
-    ValidateResult,
-    VerifyResult,
-    Watermark,
-    WatermarkList,
-)
-from floodmark.model.run import SyncOptions, new_run
+from floodmark.model.results import RunHistory, RunRow, SyncResult, VerifyResult
+from floodmark.model.run import STRATEGIES, SyncOptions, new_run
 from floodmark.model.times import begun, compact, timestamp
 from floodmark.model.typed import html_table
 from floodmark.model.watching import Callback, watching
-from floodmark.store.store import Store
-from floodmark.sync import preview as planview
-from floodmark.watermark import accept, backups, drill, history, set_reset, show, validate
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # each call imports what it needs: the command line is built on them
+    from floodmark.clean.choose import Wanted
+    from floodmark.model import results
     from floodmark.spark.context import Spark
     from floodmark.spark.on_demand import WarmSpark
 
@@ -78,14 +57,17 @@ class Pipeline:
     calls until the block ends.
     """
 
-    def __init__(self, config: Config | Path | str | None = None, *, spark: object = None) -> None:
+    def __init__(
+        self, config: Config | Path | str | None = None, *, spark: object = None, run: str | None = None
+    ) -> None:
         """Takes a configuration or its path; by default, finds it as the command does.
 
-        `spark` is a SparkSession or SparkContext to run on; it is left running.
+        `spark` is a SparkSession or SparkContext to run on; it is left running. `run`: one id for all calls.
         """
         given = Path(config) if isinstance(config, str) else config
         self.config: Config = given if isinstance(given, Config) else configuration.load(given)
         self._given_spark = spark
+        self._run = run
         self._warm: WarmSpark | None = None
 
     def __enter__(self) -> Self:
@@ -129,63 +111,65 @@ class Pipeline:
             if spark is not chosen:
                 spark.stop()  # stops what we put around the user's context; the context keeps running
 
+    @property
+    def _run_id(self) -> str:
+        """The id under which a call writes to the store."""
+        return self._run or new_run()
+
+    @contextmanager
+    def _running(
+        self, spark: object, progress: Callback | object | None
+    ) -> Iterator[tuple[Spark | WarmSpark | None, Emit]]:
+        """Spark, and who is told what happens."""
+        from floodmark.status.run import Observer
+
+        with self._spark(spark) as running, Observer(self.config) as observer:
+            yield running, to_all(LogLines(), watching(progress), observer)
+
     # rows
 
     def sync(
-        self,
-        *tables: str,
-        all_tables: bool = False,
-        check: bool = True,
-        progress: Callback | object | None = None,
-        spark: object = None,
-        **options: Any,
-    ) -> SyncResult:
+        self, *tables: str, all_tables: bool = False, check: bool = True, progress: Callback | object | None = None,
+        spark: object = None, **options: Any,
+    ) -> SyncResult:  # fmt: skip
         """Brings tables up to date: `sync("shop.orders", limit=1000)`, or `sync(all_tables=True)`.
 
         The options are those of `SyncOptions`. Raises SyncFailed if a table fails; its `report` has every table.
         With `check=False` the result is returned in any case.
         """
-        from floodmark.status.run import Observer
-        from floodmark.sync.run import sync  # imports Spark, which nothing else here needs
+        from floodmark.sync.run import sync
 
         _check(tables, all_tables)
         chosen = _options(options)
-        with self._spark(spark) as running, Observer(self.config) as observer:
-            emit = to_all(LogLines(), watching(progress), observer)
-            report = sync(self.config, tables, all_tables, chosen, emit, new_run(), running)
+        with self._running(spark, progress) as (running, emit):
+            report = sync(self.config, tables, all_tables, chosen, emit, self._run_id, running)
         result = SyncResult.of(report.as_json())
         if check and not report.ok:
             raise SyncFailed(result)
         return result
 
-    def plan(self, table: str, **options: Any) -> Plan:
+    def plan(self, table: str, **options: Any) -> results.PlanResult:
         """What the next sync of a table would do; writes nothing."""
-        return planview.plan(self.config, table, _options({"dry_run": True, **options})).result
+        from floodmark.sync.preview import plan
+
+        return plan(self.config, table, _options({"dry_run": True, **options})).result
 
     def verify(
-        self,
-        *tables: str,
-        all_tables: bool = False,
-        show: int = 20,
-        repair: bool = False,
-        force: bool = False,
-        progress: Callback | object | None = None,
-        spark: object = None,
-    ) -> VerifyResult:
+        self, *tables: str, all_tables: bool = False, show: int = 20, repair: bool = False, force: bool = False,
+        progress: Callback | object | None = None, spark: object = None,
+    ) -> VerifyResult:  # fmt: skip
         """Compares source and warehouse, down to the rows; differences are in the result, failures are raised."""
-        from floodmark.status.run import Observer
         from floodmark.sync.run import repairing
         from floodmark.verify.run import verify
 
         _check(tables, all_tables)
         one = repairing(force) if repair else None
-        with self._spark(spark) as running, Observer(self.config) as observer:
-            emit = to_all(LogLines(), watching(progress), observer)
+        with self._running(spark, progress) as (running, emit):
             result, _ = verify(
                 self.config,
                 tables,
                 emit,
-                new_run(),
+                self._run_id,
                 named=show,
                 spark=running,
                 one=one,
@@ -197,6 +181,8 @@ class Pipeline:
 
     def runs(self, *tables: str, days: float = 7) -> RunHistory:
         """The runs of the last days that did something, newest first; the store keeps their reports for 30 days."""
+        from floodmark.store.store import Store
+
         store = Store(self.config.store)
         since = compact(datetime.now(UTC) - timedelta(days=days))
         found = [store.get(one.path) for one in store.list("runs/", start_after=f"runs/{since}")]
@@ -212,166 +198,186 @@ class Pipeline:
     # watermarks
 
     @overload
-    def watermark_get(self, table: None = None) -> SystemWatermark: ...
+    def watermark_get(self, table: None = None) -> results.SystemWatermark: ...
     @overload
-    def watermark_get(self, table: str, *, show_files: bool = False) -> Watermark: ...
+    def watermark_get(self, table: str, *, show_files: bool = False) -> results.Watermark: ...
     def watermark_get(
         self, table: str | None = None, *, show_files: bool = False
-    ) -> Watermark | SystemWatermark:
+    ) -> results.Watermark | results.SystemWatermark:
         """One table's watermark, or the system watermark."""
         if table is None:
-            return system.system_get(self.config)
-        return show.watermark_get(self.config, table, show_files)
+            from floodmark.log.system import system_get
 
-    def watermark_list(self, *tables: str) -> WatermarkList:
+            return system_get(self.config)
+        from floodmark.watermark.show import watermark_get
+
+        return watermark_get(self.config, table, show_files)
+
+    def watermark_list(self, *tables: str) -> results.WatermarkList:
         """The watermarks of all tables, or of the given ones."""
-        return show.watermark_list(self.config, tables)
+        from floodmark.watermark.show import watermark_list
+
+        return watermark_list(self.config, tables)
 
     @overload
     def watermark_set(
         self, table: None = None, *, preset: str | None = None, timestamp: str | None = None,
         id: int | str | None = None, force: bool = False,
-    ) -> SystemWatermark: ...  # fmt: skip
+    ) -> results.SystemWatermark: ...  # fmt: skip
     @overload
     def watermark_set(
         self, table: str, *, timestamp: str | None = None, id: int | str | None = None,
         preset: str | None = None, force: bool = False,
-    ) -> Watermark: ...  # fmt: skip
+    ) -> results.Watermark: ...  # fmt: skip
     def watermark_set(
-        self,
-        table: str | None = None,
-        *,
-        timestamp: str | None = None,
-        id: int | str | None = None,
-        preset: str | None = None,
-        force: bool = False,
-    ) -> Watermark | SystemWatermark:
+        self, table: str | None = None, *, timestamp: str | None = None, id: int | str | None = None,
+        preset: str | None = None, force: bool = False,
+    ) -> results.Watermark | results.SystemWatermark:  # fmt: skip
         """Sets where a table's next sync starts; without a table, sets the system watermark."""
         if table is None:
             if id is not None:
                 raise ConfigError("id needs a table: the system watermark is a time")
-            return system.system_set(self.config, preset, timestamp)
+            return self._set_system(preset, timestamp)
         if preset is not None:
-            raise ConfigError(
-                "presets are only for the system watermark; for a table, pass a timestamp", table=table
-            )
+            said = "presets are only for the system watermark; for a table, pass a timestamp"
+            raise ConfigError(said, table=table)
+        from floodmark.watermark.set_reset import watermark_set
+
         key = None if id is None else str(id)
-        return set_reset.watermark_set(self.config, table, timestamp, key, new_run(), force)
+        return watermark_set(self.config, table, timestamp, key, self._run_id, force)
+
+    def _set_system(self, preset: str | None, timestamp: str | None = None) -> results.SystemWatermark:
+        from floodmark.log.system import system_set
+
+        return system_set(self.config, preset, timestamp)
 
     @overload
     def watermark_reset(
         self, table: None = None, *, preset: str | None = None, force: bool = False
-    ) -> SystemWatermark: ...
+    ) -> results.SystemWatermark: ...
     @overload
     def watermark_reset(
         self, table: str, *, mysql_only: bool = False, redshift_only: bool = False,
         preset: str | None = None, force: bool = False,
-    ) -> Watermark: ...  # fmt: skip
+    ) -> results.Watermark: ...  # fmt: skip
     def watermark_reset(
-        self,
-        table: str | None = None,
-        *,
-        preset: str | None = None,
-        mysql_only: bool = False,
-        redshift_only: bool = False,
-        force: bool = False,
-    ) -> Watermark | SystemWatermark:
+        self, table: str | None = None, *, preset: str | None = None, mysql_only: bool = False,
+        redshift_only: bool = False, force: bool = False,
+    ) -> results.Watermark | results.SystemWatermark:  # fmt: skip
         """Puts a table back to the start, in one stage or both; without a table, sets the system watermark to a preset."""
         if table is None:
-            return system.system_set(self.config, preset)
+            return self._set_system(preset)
         if preset is not None:
             raise ConfigError("presets are only for the system watermark", table=table)
-        return set_reset.watermark_reset(
-            self.config, table, new_run(), mysql_only=mysql_only, redshift_only=redshift_only, force=force
-        )
+        from floodmark.watermark.set_reset import watermark_reset
 
-    def watermark_clear(self) -> SystemWatermark:
+        stages = {"mysql_only": mysql_only, "redshift_only": redshift_only}
+        return watermark_reset(self.config, table, self._run_id, **stages, force=force)
+
+    def watermark_clear(self) -> results.SystemWatermark:
         """Removes the system watermark: tables without a position then start at `start`."""
-        return system.system_clear(self.config)
+        from floodmark.log.system import system_clear
 
-    def watermark_accept(self, table: str, *, force: bool = False) -> Watermark:
+        return system_clear(self.config)
+
+    def watermark_accept(self, table: str, *, force: bool = False) -> results.Watermark:
         """Continues with changes that `schema_changes: ask` asks about; if there are none, with a source that was replaced.
 
         In the second case all of it is read again, and merged by key.
         """
-        return accept.watermark_accept(self.config, table, new_run(), force=force)
+        from floodmark.watermark.accept import watermark_accept
 
-    def watermark_retire(self, table: str) -> Watermark:
+        return watermark_accept(self.config, table, self._run_id, force=force)
+
+    def watermark_retire(self, table: str) -> results.Watermark:
         """Leaves the table out of `sync --all`; its log, files and rows stay, and syncing it by name brings it back."""
-        return set_reset.watermark_retire(self.config, table, new_run())
+        from floodmark.watermark.set_reset import watermark_retire
 
-    def watermark_history(self, table: str) -> History:
+        return watermark_retire(self.config, table, self._run_id)
+
+    def watermark_history(self, table: str) -> results.History:
         """The table's commits, newest first."""
-        return history.watermark_history(self.config, table)
+        from floodmark.watermark.history import watermark_history
+
+        return watermark_history(self.config, table)
 
     def watermark_restore(
         self, table: str, *, commit: int | None = None, file: Path | str | None = None, force: bool = False
-    ) -> Watermark:
+    ) -> results.Watermark:
         """Restores the extraction's position after an earlier commit, or from a document that `watermark get` printed."""
+        from floodmark.watermark.history import watermark_restore
+
         path = None if file is None else Path(file)
-        return history.watermark_restore(self.config, table, new_run(), commit=commit, file=path, force=force)
+        return watermark_restore(self.config, table, self._run_id, commit=commit, file=path, force=force)
 
-    def watermark_backups(self, table: str) -> Backups:
+    def watermark_backups(self, table: str) -> results.Backups:
         """Where the copies of a table's watermark are, which are valid, and the latest recoveries."""
-        return backups.watermark_backups(self.config, table)
+        from floodmark.watermark.backups import watermark_backups
 
-    def watermark_drill(self, *tables: str, all_tables: bool = False) -> DrillResult:
+        return watermark_backups(self.config, table)
+
+    def watermark_drill(self, *tables: str, all_tables: bool = False) -> results.DrillResult:
         """Rehearses the recovery from lost copies, logs and stores; `ok` is False if something can't be recovered."""
+        from floodmark.watermark.drill import watermark_drill
+
         _check(tables, all_tables)
-        return drill.watermark_drill(self.config, tables, all_tables=all_tables)
+        return watermark_drill(self.config, tables, all_tables=all_tables)
 
-    def watermark_cleanup(self, days: int = 7, *, dry_run: bool = False) -> CleanupResult:
+    def watermark_cleanup(self, days: int = 7, *, dry_run: bool = False) -> results.CleanupResult:
         """Removes daily and session copies older than `days`."""
-        return backups.watermark_cleanup(self.config, days, dry_run)
+        from floodmark.watermark.backups import watermark_cleanup
 
-    def watermark_validate(self, *tables: str, repair: bool = False) -> ValidateResult:
+        return watermark_cleanup(self.config, days, dry_run)
+
+    def watermark_validate(self, *tables: str, repair: bool = False) -> results.ValidateResult:
         """Checks tracked files, rows and positions against store and warehouse; `ok` is False if there are findings."""
-        return validate.watermark_validate(self.config, tables, repair=repair, run=new_run())
+        from floodmark.watermark.validate import watermark_validate
 
-    def watermark_move(self) -> MoveResult:
+        return watermark_validate(self.config, tables, repair=repair, run=self._run_id)
+
+    def watermark_move(self) -> results.MoveResult:
         """Moves the store's pipeline to the configured warehouse; returns what waits to be loaded there."""
-        return set_reset.watermark_move(self.config, new_run())
+        from floodmark.watermark.set_reset import watermark_move
+
+        return watermark_move(self.config, self._run_id)
 
     # staged files
 
     def s3clean_list(
         self, *tables: str, older_than: str | None = None, pattern: str | None = None
-    ) -> StagedFiles:
+    ) -> results.StagedFiles:
         """The staged files of all tables, or of the given ones: rows, bytes, commit, and whether they are loaded."""
-        return s3clean.s3clean_list(self.config, tables, Wanted(_seconds(older_than), pattern))
+        from floodmark.clean.command import s3clean_list
+
+        return s3clean_list(self.config, tables, _wanted(older_than, pattern))
 
     def s3clean_clean(
-        self,
-        *tables: str,
-        all_tables: bool = False,
-        older_than: str | None = None,
-        pattern: str | None = None,
-        include_pending: bool = False,
-        dry_run: bool = False,
-        force: bool = False,
-    ) -> CleanResult:
+        self, *tables: str, all_tables: bool = False, older_than: str | None = None, pattern: str | None = None,
+        include_pending: bool = False, dry_run: bool = False, force: bool = False,
+    ) -> results.CleanResult:  # fmt: skip
         """Removes files whose rows are in the warehouse: `s3clean_clean("shop.orders", older_than="7d")`.
 
         Doesn't ask for confirmation. `force` lets `include_pending` move a table without a key back.
         """
+        from floodmark.clean.command import s3clean_clean
+
         _check(tables, all_tables)
-        wanted = Wanted(_seconds(older_than), pattern, include_pending)
-        return s3clean.s3clean_clean(
-            self.config, tables, new_run(), wanted, all_tables=all_tables, dry_run=dry_run, force=force
+        wanted = _wanted(older_than, pattern, include_pending)
+        return s3clean_clean(
+            self.config, tables, self._run_id, wanted, all_tables=all_tables, dry_run=dry_run, force=force
         )
 
     def s3clean_orphans(
-        self,
-        *tables: str,
-        older_than: str | None = None,
-        pattern: str | None = None,
-        dry_run: bool = False,
-    ) -> CleanResult:
+        self, *tables: str, older_than: str | None = None, pattern: str | None = None, dry_run: bool = False
+    ) -> results.CleanResult:
         """Removes files that no commit names and no run can commit any more. Doesn't ask for confirmation."""
+        from floodmark.clean.command import s3clean_orphans
+
         if not tables:
             raise ConfigError("name the tables")
-        wanted = Wanted(_seconds(older_than), pattern)
-        return s3clean.s3clean_orphans(self.config, tables, new_run(), wanted, dry_run=dry_run)
+        return s3clean_orphans(
+            self.config, tables, self._run_id, _wanted(older_than, pattern), dry_run=dry_run
+        )
 
 
 def _check(tables: tuple[str, ...], all_tables: bool) -> None:
@@ -379,35 +385,32 @@ def _check(tables: tuple[str, ...], all_tables: bool) -> None:
         raise ConfigError("name the tables, or pass all_tables=True")
 
 
-def _seconds(text: str | None) -> float | None:
+def _wanted(older_than: str | None, pattern: str | None, include_pending: bool = False) -> Wanted:
+    from floodmark.clean.choose import Wanted
+
     try:
-        return None if text is None else duration(text)
+        return Wanted(None if older_than is None else duration(older_than), pattern, include_pending)
     except ValueError as error:
         raise ConfigError(f"older_than {error}") from None
 
 
-def _options(given: dict[str, Any]) -> SyncOptions:
+def _options(given: Mapping[str, Any]) -> SyncOptions:
     """The options of a sync, checked as the command line checks them."""
     names = [name for name in SyncOptions.__dataclass_fields__ if name not in ("slice_rows", "tables")]
-    unknown = sorted(set(given) - set(names))
-    if unknown:
+    if unknown := sorted(set(given) - set(names)):
         raise ConfigError(f"sync has no option {', '.join(unknown)}", hint=f"its options: {', '.join(names)}")
-    for name in ("since", "until"):
-        if given.get(name) is not None:
-            try:
-                given[name] = timestamp(str(given[name]))
-            except ValueError as error:
-                raise ConfigError(str(error)) from None
     for name in ("limit", "max_chunks", "max_workers"):
         value = given.get(name)
         if value is not None and (not isinstance(value, int) or value < 1):
             raise ConfigError(f"{name} must be a whole number of at least 1, not {value!r}")
-    options = SyncOptions(**given)
-    if options.strategy not in ("auto", "sequential", "inter-table", "intra-table"):
-        raise ConfigError(
-            f"unknown strategy {options.strategy!r}",
-            hint="use auto, sequential, inter-table or intra-table",
-        )
+    times = {name: str(given[name]) for name in ("since", "until") if given.get(name) is not None}
+    try:
+        options = SyncOptions(**{**given, **{name: timestamp(text) for name, text in times.items()}})
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
+    if options.strategy not in STRATEGIES:
+        said = f"{', '.join(STRATEGIES[:-1])} or {STRATEGIES[-1]}"
+        raise ConfigError(f"unknown strategy {options.strategy!r}", hint=f"use {said}")
     if mistake := options.mistake():
         raise ConfigError(mistake)
     return options

@@ -13,7 +13,7 @@ from typing import Any
 
 from floodmark.config import load as configuration
 from floodmark.config.load import AlertSpec, Config
-from floodmark.integrations.command import PROGRAM, Command, Ended, Missing, sync_arguments, verdict
+from floodmark.integrations import command as child
 from floodmark.model.errors import ConfigError
 
 try:
@@ -22,7 +22,7 @@ try:
     dg.FreshnessPolicy.time_window  # noqa: B018
 except (ImportError, AttributeError) as error:
     why = error if isinstance(error, ImportError) else ImportError("it has no FreshnessPolicy.time_window")
-    raise Missing.extra("floodmark.dagster", "dagster", "dagster", "Dagster 1.11", why) from None
+    raise child.Missing.extra("floodmark.dagster", "dagster", "dagster", "Dagster 1.11", why) from None
 
 CHECK = "matches_source"
 FAIL_AFTER = 4  # times `behind`, after which Dagster only warns
@@ -39,23 +39,20 @@ class _Setting:
     retries: int
     retry_seconds: float
 
-    def run(self, context: Any, command: str, tables: Sequence[str], options: Mapping[str, Any]) -> Ended:
-        arguments = sync_arguments(tables, False, options, str(self.config.path), command)
-        return Command(arguments, self.program, env=self.env, say=context.log.info).run()
+    def run(
+        self, context: Any, command: str, tables: Sequence[str], options: Mapping[str, Any]
+    ) -> child.CommandResult:
+        arguments = child.sync_arguments(tables, False, options, str(self.config.path), command)
+        return child.CommandProcess(arguments, self.program, env=self.env, say=context.log.info).run()
 
-    def refuse(self, ended: Ended) -> Exception:
+    def refuse(self, ended: child.CommandResult) -> Exception:
         """What Dagster should do about an exit code: 3, 4 and 5 are tried again."""
-        said = f"floodmark ended with exit code {ended.code}: {ended.why}"
-        if verdict(ended.code) == "fail":
-            return _failure(said)
+        failure: Exception = dg.Failure(description=ended.failure, allow_retries=False)
+        if child.verdict(ended.code) == "fail":
+            return failure
         again: Exception = dg.RetryRequested(self.retries, self.retry_seconds)
-        again.__cause__ = _failure(said)
+        again.__cause__ = failure
         return again
-
-
-def _failure(said: str) -> Exception:
-    failure: Exception = dg.Failure(description=said, allow_retries=False)
-    return failure
 
 
 def assets(
@@ -84,7 +81,7 @@ def assets(
             "assets are defined before the source is queried, so name every table as schema.table",
             hint="list them below tables in the configuration, or pass tables=[…]",
         )
-    command = [program] if isinstance(program, str) else list(program or PROGRAM)
+    command = [program] if isinstance(program, str) else list(program or child.PROGRAM)
     setting = _Setting(loaded, command, env, retries, retry_seconds)
     keys = {name: dg.AssetKey([*key_prefix, *name.split(".", 1)]) for name in names}
     made = [_assets(setting, keys, group_name, dict(options or {}))]

@@ -22,8 +22,7 @@ from floodmark.model.json import digest
 from floodmark.model.table import Table
 from floodmark.model.times import compact, stamp
 from floodmark.store.store import Store, encode
-from floodmark.web.look import Looks
-from floodmark.web.seen import Snapshot
+from floodmark.web.snapshot import Looks, Snapshot
 from tests.support.described import described
 from tests.support.samples import AT, ID, at, files, window
 from tests.support.watermark_copies import ledger

@@ -17,8 +17,8 @@ from urllib.parse import unquote
 import click
 from click.shell_completion import get_completion_class, shell_complete
 
-from floodmark.cli.options import Command, Settings, pass_settings
-from floodmark.cli.output import emit
+from floodmark.cli import options, printing
+from floodmark.cli.options import Settings
 
 VARIABLE = "_FLOODMARK_COMPLETE"
 SHELLS = ("bash", "zsh", "fish")
@@ -28,9 +28,8 @@ PATIENCE = 0.6
 _PLAIN = re.compile(r"\w[\w.-]*")
 
 
-@click.command(cls=Command)
+@options.command()
 @click.argument("shell", type=click.Choice(SHELLS))
-@pass_settings
 def completion(settings: Settings, shell: str) -> int:
     """Print the script that completes commands, options and tables in SHELL: bash, zsh or fish.
 
@@ -46,9 +45,9 @@ def completion(settings: Settings, shell: str) -> int:
     assert kind is not None
     script = kind(click.get_current_context().find_root().command, {}, "floodmark", VARIABLE).source()
     if settings.json:
-        emit.emit_json({"ok": True, "shell": shell, "script": script}, settings.scrub)
+        printing.emit_json({"ok": True, "shell": shell, "script": script}, settings.scrub)
     else:
-        emit.emit(script)
+        printing.emit(script)
     return 0
 
 

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from floodmark.model.errors import ConfigError
 from floodmark.model.secrets import Scrubber, masked
@@ -25,9 +25,12 @@ from floodmark.model.statements import STATEMENTS
 from floodmark.model.text import clock, shown, shown_json
 from floodmark.model.times import stamp
 
+if TYPE_CHECKING:
+    from floodmark.cli.options import Settings
+
 KEYS = ("run", "table", "commit", "step")
 
-log = logging.getLogger("floodmark")
+logger = logging.getLogger("floodmark")
 
 
 def _keys(record: logging.LogRecord, run: str) -> dict[str, Any]:
@@ -93,49 +96,58 @@ def _ours(record: logging.LogRecord) -> bool:
     return record.name == "floodmark" or record.name.startswith("floodmark.")
 
 
-@contextmanager
-def configured(
-    scrub: Scrubber,
-    run: Callable[[], str],
-    *,
-    debug: bool,
-    quiet: bool,
-    json_logs: bool,
-    log_file: Path | None,
-) -> Iterator[None]:
-    """Logging as the global options specify, until the block ends."""
-    form = JsonLines if json_logs else TextLines
-    stderr = _Stderr()
-    stderr.setFormatter(form(scrub, run, tracebacks=debug))
-    usual = logging.INFO if json_logs else logging.WARNING
-    stderr.setLevel(logging.DEBUG if debug else logging.ERROR if quiet else usual)
+def to_stderr(settings: Settings) -> logging.Handler:
+    """Writes to stderr what the global options ask for."""
+    handler = _Stderr()
+    handler.setFormatter(_form(settings, tracebacks=settings.debug))
+    usual = logging.INFO if settings.json_logs else logging.WARNING
+    handler.setLevel(logging.DEBUG if settings.debug else logging.ERROR if settings.quiet else usual)
     # What was printed as a plain line is not repeated as a log line.
-    stderr.addFilter(lambda record: _ours(record) and (json_logs or not getattr(record, "said", False)))
-    handlers: list[logging.Handler] = [stderr]
-    if log_file is not None:
-        try:
-            # Opening a pipe that nobody reads would block without O_NONBLOCK.
-            os.close(os.open(log_file, os.O_WRONLY | os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC, 0o666))
-            file = logging.FileHandler(log_file, mode="a", encoding="utf-8", errors="backslashreplace")
-        except OSError as error:
-            why = error.strerror or str(error)
-            hint = "name a file in an existing folder that you can write to"
-            raise ConfigError(f"--log-file {log_file}: {why}", hint=hint) from error
-        file.setFormatter(form(scrub, run, tracebacks=True))
-        # Other libraries only with their warnings: py4j alone writes a line per call.
-        file.addFilter(lambda record: _ours(record) or record.levelno >= logging.WARNING)
-        handlers.append(file)
-    with _attached(handlers, debug):
-        yield
+    handler.addFilter(
+        lambda record: _ours(record) and (settings.json_logs or not getattr(record, "said", False))
+    )
+    return handler
+
+
+def to_file(settings: Settings, file: Path) -> logging.Handler:
+    """Appends everything to a file; ConfigError if it can't be opened."""
+    try:
+        # Opening a pipe that nobody reads would block without O_NONBLOCK.
+        os.close(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC, 0o666))
+        handler = logging.FileHandler(file, mode="a", encoding="utf-8", errors="backslashreplace")
+    except OSError as error:
+        why = error.strerror or str(error)
+        hint = "name a file in an existing folder that you can write to"
+        raise ConfigError(f"--log-file {file}: {why}", hint=hint) from error
+    handler.setFormatter(_form(settings, tracebacks=True))
+    # Other libraries only with their warnings: py4j alone writes a line per call.
+    handler.addFilter(lambda record: _ours(record) or record.levelno >= logging.WARNING)
+    return handler
+
+
+def _form(settings: Settings, tracebacks: bool) -> logging.Formatter:
+    form = JsonLines if settings.json_logs else TextLines
+    return form(settings.scrub, lambda: settings.run, tracebacks)
 
 
 @contextmanager
-def _attached(handlers: list[logging.Handler], debug: bool) -> Iterator[None]:
-    root, before, statements = logging.getLogger(), log.level, STATEMENTS.level
+def attached(handler: logging.Handler) -> Iterator[None]:
+    """The handler gets the log lines, until the block ends."""
+    root = logging.getLogger()
+    root.addHandler(handler)
+    try:
+        yield
+    finally:
+        root.removeHandler(handler)
+        handler.close()
+
+
+@contextmanager
+def levels(debug: bool) -> Iterator[None]:
+    """Everything of ours is logged, warnings and what ends a thread too, until the block ends."""
+    before, statements = logger.level, STATEMENTS.level
     hook, raising = threading.excepthook, logging.raiseExceptions
-    for handler in handlers:
-        root.addHandler(handler)
-    log.setLevel(logging.DEBUG)
+    logger.setLevel(logging.DEBUG)
     STATEMENTS.setLevel(logging.DEBUG if debug else logging.WARNING)
     logging.captureWarnings(True)
     logging.raiseExceptions = False
@@ -145,11 +157,8 @@ def _attached(handlers: list[logging.Handler], debug: bool) -> Iterator[None]:
     finally:
         threading.excepthook, logging.raiseExceptions = hook, raising
         logging.captureWarnings(False)
-        log.setLevel(before)
+        logger.setLevel(before)
         STATEMENTS.setLevel(statements)
-        for handler in handlers:
-            root.removeHandler(handler)
-            handler.close()
 
 
 def _thread_failed(args: threading.ExceptHookArgs) -> None:
@@ -158,4 +167,4 @@ def _thread_failed(args: threading.ExceptHookArgs) -> None:
         name = args.thread.name if args.thread else "?"
         info = (args.exc_type, args.exc_value, args.exc_traceback)
         said = traceback.format_exception_only(args.exc_type, args.exc_value)[-1].strip()
-        log.error("thread %s failed: %s", name, said, exc_info=info)
+        logger.error("thread %s failed: %s", name, said, exc_info=info)

@@ -19,22 +19,8 @@ from typing import NoReturn
 import click
 
 from floodmark import __version__
-from floodmark.cli import (
-    alerts,
-    clean,
-    completion,
-    dbt,
-    demo,
-    plan,
-    setup,
-    sync,
-    verify,
-    watermark,
-    watermark_history,
-    web,
-)
+from floodmark.cli import clean, completion, monitoring, plan, printing, setup, sync, verify, watermark
 from floodmark.cli.options import Group, Settings
-from floodmark.cli.output import emit
 from floodmark.cli.signals import CODES, Signals, interrupted
 from floodmark.model.errors import ConfigError, FloodmarkError, Interrupted, bug
 
@@ -64,23 +50,12 @@ def app() -> None:
     """
 
 
-for command in (
-    *setup.COMMANDS,
-    sync.sync,
-    plan.plan,
-    verify.verify,
-    watermark.watermark,
-    clean.s3clean,
-    *web.COMMANDS,
-    alerts.alerts,
-    dbt.dbt,
-    demo.demo,
-    completion.completion,
-):
+_COMMANDS: tuple[click.Command, ...] = (
+    *setup.COMMANDS, sync.sync, plan.plan, verify.verify, watermark.status, watermark.watermark, watermark.table,
+    clean.s3clean, *monitoring.COMMANDS, setup.demo, completion.completion,
+)  # fmt: skip
+for command in _COMMANDS:
     app.add_command(command)
-
-for command in watermark_history.COMMANDS:
-    watermark.watermark.add_command(command)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -214,7 +189,7 @@ def _failed(told: FloodmarkError, error: BaseException, settings: Settings) -> i
     settings.complain(told, error)
     if settings.json:
         try:
-            emit.emit_json(emit.failure(told), settings.scrub)
+            printing.emit_json(printing.failure(told), settings.scrub)
         except FloodmarkError as unwritten:
             settings.complain(unwritten)
     return told.code

@@ -23,12 +23,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from floodmark.cli import logs
-from floodmark.cli.output import emit
-from floodmark.cli.progress.bars import BarProgress
-from floodmark.cli.progress.lines import PlainProgress
-from floodmark.cli.progress.silent import SilentProgress
-from floodmark.cli.stderr import to_stderr
+from floodmark.cli import logs, printing
+from floodmark.cli.progress import BarProgress, PlainProgress, SilentProgress
 from floodmark.config.values import duration as seconds_of
 from floodmark.model import log_lines
 from floodmark.model.errors import ConfigError, FloodmarkError, Mistakes
@@ -38,11 +34,12 @@ from floodmark.model.text import duration, shown
 from floodmark.model.times import timestamp
 
 if TYPE_CHECKING:
+    from floodmark.api import Pipeline
     from floodmark.config.load import Config
     from floodmark.model.results import Failure
 
 F = TypeVar("F", bound=Callable[..., Any])
-
+D = TypeVar("D", bound=Mapping[str, Any])
 
 _DAY, _TIME = re.compile(r"\d{4}-\d\d-\d\d"), re.compile(r"\d\d:\d\d(:\d\d(\.\d+)?)?")
 
@@ -86,21 +83,12 @@ class Settings:
         )  # fmt: skip
 
     def start_logs(self) -> None:
-        """Starts logging as the options say, until the command ends; without a file if it can't be opened."""
+        """Starts logging as the options say, until the command ends."""
         self.logging = True
-        try:
-            self._log_to(self.log_file)
-        except ConfigError:
-            self._log_to(None)
-            raise
-
-    def _log_to(self, file: Path | None) -> None:
-        self.stack.enter_context(
-            logs.configured(
-                self.scrub, lambda: self.run, debug=self.debug, quiet=self.quiet,
-                json_logs=self.json_logs, log_file=file,
-            )
-        )  # fmt: skip
+        self.stack.enter_context(logs.levels(self.debug))
+        self.stack.enter_context(logs.attached(logs.to_stderr(self)))
+        if self.log_file is not None:
+            self.stack.enter_context(logs.attached(logs.to_file(self, self.log_file)))
 
     def load(self) -> Config:
         """The configuration; from here on its secrets are masked."""
@@ -118,27 +106,35 @@ class Settings:
         """The progress that fits where stderr goes."""
         kind: type[SilentProgress] = SilentProgress  # the log, or the document, has the notes
         if not (self.quiet or self.json_logs or self.json):
-            bars = sys.stderr is not None and emit.coloured(sys.stderr)
+            bars = sys.stderr is not None and printing.coloured(sys.stderr)
             kind = BarProgress if bars else PlainProgress
         return kind(self.scrub, lambda: self.stopped() is not None)
 
+    def pipeline(self) -> Pipeline:
+        """The library on this configuration, under the command's run."""
+        config = self.load()
+        from floodmark.api import Pipeline
+
+        return Pipeline(config, run=self.run)
+
     def result(
-        self,
-        document: Mapping[str, Any],
-        lines: Callable[[], list[str]],
-        code: int = 0,
-        free_text: bool = False,
+        self, document: D, lines: Callable[[D], list[str]], code: int = 0, free_text: bool = False
     ) -> int:
         """Prints the document with `--json`, else its lines; `free_text`: they quote other systems. Returns the exit code."""
         if self.json:
-            emit.emit_json(document, self.scrub)
+            printing.emit_json(document, self.scrub)
         else:
-            (self.say if free_text else emit.emit_lines)(lines())
+            (self.say if free_text else printing.emit_lines)(lines(document))
         return code
+
+    def complain_of(self, errors: Sequence[FloodmarkError | Failure | None]) -> None:
+        """The errors of several tables, equal ones once."""
+        for error in printing.together([error for error in errors if error]):
+            self.complain(error)
 
     def say(self, lines: Sequence[str]) -> None:
         """A result that quotes other systems, or a part of it."""
-        emit.emit_lines([self.scrub(line) for line in lines])
+        printing.emit_lines([self.scrub(line) for line in lines])
 
     def end(self, code: int) -> None:
         """Logs how the command ended."""
@@ -147,14 +143,9 @@ class Settings:
         seconds = time.monotonic() - self.began
         message = f"ended with exit code {code} after {duration(seconds)}"
         log_lines.tell(
-            logs.log,
-            logging.INFO,
-            "run_end",
-            message,
-            exit_code=code,
-            seconds=round(seconds, 3),
-            **self.totals,
-        )
+            logs.logger, logging.INFO, "run_end", message,
+            exit_code=code, seconds=round(seconds, 3), **self.totals,
+        )  # fmt: skip
 
     def complain(self, error: FloodmarkError | Failure, cause: BaseException | None = None) -> None:
         """An error to stderr (one or two lines, or a JSON log line) and to the log file."""
@@ -163,18 +154,18 @@ class Settings:
                 self.start_logs()
         from floodmark.model.results import Failure
 
-        told = Failure.of(emit.scrubbed(error.as_json(), self.scrub))
+        failure = Failure.of(printing.scrubbed(error.as_json(), self.scrub))
         log_lines.tell(
-            logs.log, logging.ERROR, "error", told.message, table=told.table, said=True, cause=cause,
-            exit_code=told.code, kind=told.kind, hint=told.hint,
+            logs.logger, logging.ERROR, "error", failure.message, table=failure.table, said=True, cause=cause,
+            exit_code=failure.code, kind=failure.kind, hint=failure.hint,
         )  # fmt: skip
         if self.json_logs:
             return
-        for line in emit.error_lines(told, listed=isinstance(cause, Mistakes) and cause.listed):
-            to_stderr(line)
+        for line in printing.error_lines(failure, listed=isinstance(cause, Mistakes) and cause.listed):
+            printing.to_stderr(line)
         if self.debug and cause is not None:
-            told_all = self.scrub("".join(traceback.format_exception(cause)).rstrip())
-            to_stderr("\n".join(shown(line) for line in told_all.split("\n")), fit=False)
+            trace = self.scrub("".join(traceback.format_exception(cause)).rstrip())
+            printing.to_stderr("\n".join(shown(line) for line in trace.split("\n")), fit=False)
 
 
 def _keep(ctx: click.Context, parameter: click.Parameter, value: Any) -> None:
@@ -182,25 +173,22 @@ def _keep(ctx: click.Context, parameter: click.Parameter, value: Any) -> None:
         setattr(ctx.ensure_object(Settings), parameter.name, value)
 
 
-def _global_options() -> list[click.Option]:
-    def option(*names: str, **more: Any) -> click.Option:
-        return click.Option(names, expose_value=False, callback=_keep, **more)
-
-    path = click.Path(path_type=Path)
-    return [
-        option("-c", "--config", type=path, metavar="FILE",
-               help="The configuration file. Default: $FLOODMARK_CONFIG, then ./floodmark.yaml."),
-        option("--json", is_flag=True, help="Print one JSON document on stdout, and nothing else there."),
-        option("--debug", is_flag=True, help="Log everything to stderr, with tracebacks."),
-        option("--quiet", is_flag=True, help="Print only errors and answers: a sync or verify that succeeds prints nothing."),
-        option("--json-logs", is_flag=True, help="Write logs and progress as JSON lines to stderr."),
-        option("--log-file", type=path, metavar="FILE", help="Append all logs to FILE."),
-    ]  # fmt: skip
+_FILE = click.Path(path_type=Path)
+_GLOBAL: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
+    (("-c", "--config"), {"type": _FILE, "metavar": "FILE", "help":
+     "The configuration file. Default: $FLOODMARK_CONFIG, then ./floodmark.yaml."}),
+    (("--json",), {"is_flag": True, "help": "Print one JSON document on stdout, and nothing else there."}),
+    (("--debug",), {"is_flag": True, "help": "Log everything to stderr, with tracebacks."}),
+    (("--quiet",), {"is_flag": True, "help":
+     "Print only errors and answers: a sync or verify that succeeds prints nothing."}),
+    (("--json-logs",), {"is_flag": True, "help": "Write logs and progress as JSON lines to stderr."}),
+    (("--log-file",), {"type": _FILE, "metavar": "FILE", "help": "Append all logs to FILE."}),
+)  # fmt: skip
 
 
 def _show_help(ctx: click.Context, parameter: click.Parameter, value: bool) -> None:
     if value and not ctx.resilient_parsing:
-        emit.emit(ctx.get_help())
+        printing.emit(ctx.get_help())
         ctx.exit()
 
 
@@ -209,7 +197,9 @@ class _Shared(click.Command):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._globals = _global_options()
+        self._globals = [
+            click.Option(names, expose_value=False, callback=_keep, **more) for names, more in _GLOBAL
+        ]
         self.params += self._globals
 
     def get_help_option(self, ctx: click.Context) -> click.Option | None:
@@ -248,6 +238,21 @@ class Group(_Shared, click.Group):
         return list(self.commands)
 
 
+def command(
+    name: str | None = None, of: click.Group | None = None
+) -> Callable[[Callable[..., int]], click.Command]:
+    """A command of Floodmark, one of a group's if that is given; its function gets the `Settings` and returns the exit code."""
+
+    def made(function: Callable[..., int]) -> click.Command:
+        with_settings = click.make_pass_decorator(Settings, ensure=True)(function)
+        one = click.command(name, cls=Command)(with_settings)
+        if of is not None:
+            of.add_command(one)
+        return one
+
+    return made
+
+
 def parsed(parse: Callable[[str], Any]) -> Callable[[click.Context, click.Parameter, str | None], Any]:
     """The callback of an option whose text means something else; `parse` refuses it with a ValueError."""
 
@@ -260,13 +265,38 @@ def parsed(parse: Callable[[str], Any]) -> Callable[[click.Context, click.Parame
     return check
 
 
+def flag(name: str, help: str, *others: str) -> Callable[[F], F]:
+    """An option that is given or not; `others` are further spellings of it, and its parameter's name."""
+    return click.option(name, *others, is_flag=True, help=help)
+
+
+def number(
+    name: str,
+    help: str,
+    least: int = 1,
+    default: int | None = None,
+    metavar: str = "N",
+    most: int | None = None,
+) -> Callable[[F], F]:
+    """An option that takes a whole number; a default is shown."""
+    kind = click.IntRange(least, most)
+    shown = default is not None
+    return click.option(name, type=kind, default=default, show_default=shown, metavar=metavar, help=help)
+
+
+def path_option(*names: str, help: str, metavar: str = "FILE", **more: Any) -> Callable[[F], F]:
+    """An option that takes a file."""
+    kind = click.Path(path_type=Path, dir_okay=False)
+    return click.option(*names, type=kind, metavar=metavar, help=help, **more)
+
+
 def timestamp_option(name: str, help: str, future: bool = True) -> Callable[[F], F]:
     """An option that takes a timestamp."""
     check = parsed(lambda value: timestamp(value, None if future else datetime.now(UTC)))
     return click.option(name, metavar="TS", callback=check, help=help)
 
 
-def duration_option(name: str, help: str) -> Callable[[F], F]:
+def duration_option(name: str, help: str, metavar: str = "DURATION", least: float = 1) -> Callable[[F], F]:
     """An option that takes a duration, in seconds to the command."""
 
     def check(value: str) -> float:
@@ -274,11 +304,11 @@ def duration_option(name: str, help: str) -> Callable[[F], F]:
             seconds = seconds_of(value)
         except ValueError as error:
             raise ValueError(f"{value!r} {error}") from None
-        if seconds <= 0:
+        if seconds < least:
             raise ValueError("must be at least 1s")
         return seconds
 
-    return click.option(name, metavar="DURATION", callback=parsed(check), help=help)
+    return click.option(name, metavar=metavar, callback=parsed(check), help=help)
 
 
 def _named(ctx: click.Context, parameter: click.Parameter, value: tuple[str, ...]) -> tuple[str, ...]:
@@ -316,6 +346,20 @@ def many_tables(text: str) -> Callable[[F], F]:
     return _tables("tables", callback=_named, help=text)
 
 
+# For what removes something.
+force = flag("--force", "Don't ask for confirmation.")
+dry_run = flag("--dry-run", "Only print what would be removed.")
+
+
+def tables_or_all(text: str = "The tables that `sync --all` copies.") -> Callable[[F], F]:
+    """`-t T`, any number of times, or `--all`, of which `text` says what it means."""
+    named, every = (
+        many_tables("A table, as schema.table; repeatable."),
+        flag("--all", text, "all_tables"),
+    )
+    return lambda function: named(every(function))
+
+
 def terminal() -> bool:
     """Whether there is someone to ask."""
     return sys.stdin is not None and sys.stdin.isatty()
@@ -340,6 +384,3 @@ def one_choice(tables: Sequence[str], all_tables: bool) -> None:
         raise click.UsageError("-t and --all can't be combined")
     if not tables and not all_tables:
         raise click.UsageError("which tables? Pass -t schema.table, or --all")
-
-
-pass_settings = click.make_pass_decorator(Settings, ensure=True)

@@ -1,20 +1,23 @@
-"""The command that shows what would be copied: `plan`."""
+"""The command that shows what would be copied, `plan`, and the words for a plan."""
 
 from __future__ import annotations
 
-import sys
+from typing import TYPE_CHECKING
 
-import click
-
-from floodmark.cli.options import Command, Settings, many_tables, one_choice, pass_settings
-from floodmark.cli.output import emit
+from floodmark.cli import options
+from floodmark.cli.layout import folded
+from floodmark.cli.options import Settings
+from floodmark.cli.printing import width
 from floodmark.model.run import SyncOptions
+from floodmark.model.text import counted, place
+
+if TYPE_CHECKING:
+    from floodmark.load.preview import LoadPreview
+    from floodmark.sync.preview import Preview
 
 
-@click.command(cls=Command)
-@many_tables("A table, as schema.table; repeatable.")
-@click.option("--all", "all_tables", is_flag=True, help="The tables that `sync --all` copies.")
-@pass_settings
+@options.command()
+@options.tables_or_all()
 def plan(settings: Settings, tables: tuple[str, ...], all_tables: bool) -> int:
     """Show what the next sync would do.
 
@@ -28,27 +31,73 @@ def plan(settings: Settings, tables: tuple[str, ...], all_tables: bool) -> int:
       floodmark plan -t shop.orders --json
       floodmark plan --all
     """
-    one_choice(tables, all_tables)
+    options.one_choice(tables, all_tables)
     config = settings.load()
-    from floodmark.cli.output.document import folded
-    from floodmark.cli.output.plan import plan_lines
     from floodmark.sync.preview import plan as plan_one
     from floodmark.sync.preview import plan_several
 
-    options, wide = SyncOptions(dry_run=True), emit.width(sys.stdout)
+    request, wide = SyncOptions(dry_run=True), width()
     if len(tables) == 1:
-        report = plan_one(config, tables[0], options)
-        settings.result(report.result, lambda: folded(plan_lines(report), wide))
-        if report.refused is None:
-            return 0
-        settings.complain(report.refused)
-        return report.refused.code
-    done = plan_several(config, tables, all_tables, options)
-
-    def lines() -> list[str]:
-        return folded([line for one in done.plans for line in ("", *plan_lines(one))][1:], wide)
-
-    settings.result(done.as_json(), lines)
-    for error in emit.together(done.errors):
-        settings.complain(error)
+        report = plan_one(config, tables[0], request)
+        settings.result(report.result, lambda _: folded(plan_lines(report), wide))
+        if report.refused is not None:
+            settings.complain(report.refused)
+        return report.refused.code if report.refused else 0
+    done = plan_several(config, tables, all_tables, request)
+    lines = [line for one in done.plans for line in ("", *plan_lines(one))][1:]
+    settings.result(done.as_json(), lambda _: folded(lines, wide))
+    settings.complain_of(done.errors)
     return done.exit_code
+
+
+def plan_lines(report: Preview) -> list[str]:
+    """What the next sync of a table would do."""
+    from floodmark.plan.decide import reason
+    from floodmark.sync.preview import columns
+
+    plan, table = report.plan, report.plan.table
+    order = f"by ({', '.join(table.order)})" if table.order else "in full"
+    lines = [
+        f"{table.name} → {table.target}   {table.mode}, read {order}, key ({', '.join(table.key) or 'none'})"
+    ]
+    if plan.empty:
+        lines.append("  Nothing to read yet: all rows wait" if plan.waits else "  Nothing to do")
+    if plan.window is not None and not plan.gives_way:
+        apart = table.cursor not in table.key
+        low = f"after {place(plan.window.low, apart)}" if plan.window.low else "from the first row"
+        high = place(plan.window.high, apart) if plan.window.high else "the last row"
+        lines.append(f"  Window    {low}, up to {high}{' (resumed)' if plan.resumed else ''}")
+        lines.append(f"  Slices    {len(plan.slices)} by {plan.window.by}, {plan.strategy}")
+        lines.append(f"  Because   {reason(report.request, plan)}")
+    lines += [f"  Changed   {change}" for change in plan.recipe]
+    for kind, rows in plan.read_again:
+        lines.append(f"  Rereads   {counted(rows, 'row')} ({kind})")
+    if not plan.empty:
+        lines.append(f"  Writes    about {counted(plan.rows, 'row')} in {counted(report.files, 'file')}")
+    lines += _load_lines(report.load)
+    lines += [f"  Note      {note}" for note in report.notes]
+    listed = columns(table, report.warehouse.can)
+    steps = [(c.column, c.mysql, c.parquet, c.warehouse) for c in listed]
+    wide = [max(map(len, types)) for types in zip(*steps, strict=True)]
+    lines.append("  Columns")
+    for c in listed:
+        path = f"{c.column:<{wide[0]}}  {c.mysql:<{wide[1]}}  → {c.parquet:<{wide[2]}}"
+        path += f"  → {c.warehouse:<{wide[3]}}"
+        # Said where it is not simply the name in lower case.
+        path += f"  as {c.target}" if c.target not in (None, c.column.lower()) else ""
+        path += f"  ! {c.mark}" if c.mark else ""
+        lines.append(f"    {path.rstrip()}")
+    lines += [f"    {name}  left out by `exclude`" for name in report.excluded]
+    return lines
+
+
+def _load_lines(seen: LoadPreview) -> list[str]:
+    """What waits for the load, and what it would run first."""
+    lines = []
+    if seen.files:
+        lines.append(f"  Waiting   {counted(seen.files, 'file')} to load, {counted(seen.rows or 0, 'row')}")
+    for statement in (s for c in seen.changes or () for s in c.statements):
+        lines.append(f"  Runs      {statement}")
+    if seen.unknown:
+        lines.append(f"  Warehouse not reachable: {' '.join(seen.unknown.split())}")
+    return lines

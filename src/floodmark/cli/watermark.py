@@ -1,29 +1,28 @@
-"""The `watermark` commands: how far each table has got, and where it continues."""
+"""The commands for a table's position: `watermark get`, `list`, `set`, `reset`, `accept`, `retire`, `clear` and `move`."""
 
 from __future__ import annotations
 
-import sys
+from collections.abc import Sequence
+from copy import copy
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from floodmark.cli.options import (
-    Command,
-    Group,
-    Settings,
-    confirm,
-    many_tables,
-    maybe_table,
-    one_table,
-    pass_settings,
-    timestamp_option,
-)
-from floodmark.cli.output import emit
-from floodmark.cli.output import watermark as output
-from floodmark.cli.output.document import folded, position
+from floodmark.cli import options
+from floodmark.cli import watermark_history as past
+from floodmark.cli.layout import UNKNOWN, card, fitted, folded, indented, lag, named, painted, position
+from floodmark.cli.options import Settings
+from floodmark.cli.printing import coloured, printable, scrubbed, width
 from floodmark.model.presets import PRESETS
+from floodmark.model.text import clock, count, counted, data_time
+
+if TYPE_CHECKING:
+    from floodmark.model.results import MoveResult, OlderWatermark, SystemWatermark, Watermark
+
+_COLOURS = {"success": "32", "pending": "33", "failed": "31"}
 
 
-@click.group(cls=Group)
+@click.group(cls=options.Group)
 def watermark() -> None:
     """See and set how far each table has got.
 
@@ -37,12 +36,9 @@ def watermark() -> None:
     """
 
 
-@watermark.command(cls=Command)
-@maybe_table
-@click.option(
-    "--show-files", is_flag=True, help="List every file, waiting and loaded, not only the newest 1,000."
-)
-@pass_settings
+@options.command()
+@options.maybe_table
+@options.flag("--show-files", "List every file, waiting and loaded, not only the newest 1,000.")
 def get(settings: Settings, table: str | None, show_files: bool) -> int:
     """Show a table's watermark, both stages; without -t, the system watermark.
 
@@ -59,26 +55,21 @@ def get(settings: Settings, table: str | None, show_files: bool) -> int:
     if table is None:
         if show_files:
             raise click.UsageError("--show-files needs -t")
-        config = settings.load()
-        from floodmark.log.system import system_get
+        pipeline = settings.pipeline()
+        start = pipeline.config.options("").start
+        return settings.result(pipeline.watermark_get(), lambda d: system_lines(d, start))
+    pipeline = settings.pipeline()
+    loads = pipeline.config.warehouse.can.label
 
-        found = system_get(config)
-        return settings.result(found, lambda: output.system_lines(found, config.options("").start))
-    config = settings.load()
-    from floodmark.watermark.show import watermark_get
+    def lines(mark: Watermark) -> list[str]:
+        shown = mark.of(scrubbed(mark, settings.scrub))
+        return folded(watermark_lines(shown, show_files, coloured(), loads), width())
 
-    document = watermark_get(config, table, show_files)
-    shown = document.of(emit.scrubbed(document, settings.scrub))
-    paint, kind = emit.coloured(sys.stdout), config.warehouse.kind
-    wide = emit.width(sys.stdout)
-    return settings.result(
-        document, lambda: folded(output.watermark_lines(shown, show_files, paint, kind), wide)
-    )
+    return settings.result(pipeline.watermark_get(table, show_files=show_files), lines)
 
 
-@watermark.command("list", cls=Command)
-@many_tables("Only this table; repeatable.")
-@pass_settings
+@options.command("list")
+@options.many_tables("Only this table; repeatable.")
 def list_(settings: Settings, tables: tuple[str, ...]) -> int:
     """Show every table that has a watermark, both stages.
 
@@ -89,37 +80,30 @@ def list_(settings: Settings, tables: tuple[str, ...]) -> int:
       floodmark watermark list
       floodmark watermark list -t shop.orders -t shop.customers
     """
-    config = settings.load()
-    from floodmark.watermark.show import watermark_list
-
-    document = watermark_list(config, tables)
-    paint, kind = emit.coloured(sys.stdout), config.warehouse.kind
-    wide = emit.width(sys.stdout)
+    pipeline = settings.pipeline()
+    loads = pipeline.config.warehouse.can.label
     return settings.result(
-        document, lambda: output.list_lines(document.tables, paint, kind, document.older_watermarks, wide)
+        pipeline.watermark_list(*tables),
+        lambda d: list_lines(d.tables, coloured(), loads, d.older_watermarks, width()),
     )
 
 
-@watermark.command("set", cls=Command)
+@options.command("set")
 @click.argument("preset", required=False)
-@maybe_table
-@timestamp_option(
+@options.maybe_table
+@options.timestamp_option(
     "--timestamp",
     "Start after this value of the cursor: YYYY-MM-DD[ HH:MM:SS[.ffffff]], as the column has it.",
     future=False,
 )
 @click.option(
-    "--id",
-    "key",
-    metavar="ID",
+    "--id", "key", metavar="ID",
     help="Among the rows with that timestamp, start after this key; alone for tables read by id.",
-)
-@click.option(
+)  # fmt: skip
+@options.flag(
     "--force",
-    is_flag=True,
-    help="Don't ask for confirmation (system watermark); move a table without a key back even if rows may be duplicated.",
+    "Don't ask for confirmation (system watermark); move a table without a key back even if rows may be duplicated.",
 )
-@pass_settings
 def set_(
     settings: Settings,
     preset: str | None,
@@ -156,28 +140,20 @@ def set_(
         raise click.UsageError("give --timestamp, or --id for a table read by id")
     if key is not None and not key.strip():
         raise click.UsageError("--id is empty")
-    config = settings.load()
-    from floodmark.watermark.set_reset import watermark_set
-
-    document = watermark_set(config, table, timestamp, key, settings.run, force)
-
+    document = settings.pipeline().watermark_set(table, timestamp=timestamp, id=key, force=force)
     said = f"{document.table_name}: the next sync starts after {position(document)}, set by hand"
-    return settings.result(document, lambda: [said, f"To undo: {document.undo}"])
+    return settings.result(document, lambda d: [said, f"To undo: {d.undo}"])
 
 
-@watermark.command(cls=Command)
+@options.command()
 @click.argument("preset", required=False)
-@maybe_table
-@click.option(
-    "--mysql-only", is_flag=True, help="Only MySQL → S3: read from the start; what was loaded stays."
-)
-@click.option("--redshift-only", is_flag=True, help="Only S3 → warehouse: all files load again, once.")
-@click.option(
+@options.maybe_table
+@options.flag("--mysql-only", "Only MySQL → S3: read from the start; what was loaded stays.")
+@options.flag("--redshift-only", "Only S3 → warehouse: all files load again, once.")
+@options.flag(
     "--force",
-    is_flag=True,
-    help="Don't ask for confirmation (system watermark); reset a table without a key even if rows may be duplicated.",
+    "Don't ask for confirmation (system watermark); reset a table without a key even if rows may be duplicated.",
 )
-@pass_settings
 def reset(
     settings: Settings,
     preset: str | None,
@@ -211,23 +187,18 @@ def reset(
         raise click.UsageError(
             "--mysql-only and --redshift-only can't be combined; to reset both stages, give neither"
         )
-    config = settings.load()
-    from floodmark.watermark.set_reset import watermark_reset
-
-    document = watermark_reset(
-        config, table, settings.run, mysql_only=mysql_only, redshift_only=redshift_only, force=force
+    pipeline = settings.pipeline()
+    document = pipeline.watermark_reset(
+        table, mysql_only=mysql_only, redshift_only=redshift_only, force=force
     )
-    load = f"S3 → {config.warehouse.can.label} is"
+    load = f"S3 → {pipeline.config.warehouse.can.label} is"
     stages = "MySQL → S3 is" if mysql_only else load if redshift_only else "both stages are"
-    return settings.result(document, lambda: output.reset_lines(document, stages, redshift_only))
+    return settings.result(document, lambda d: reset_lines(d, stages, redshift_only))
 
 
-@watermark.command(cls=Command)
-@one_table
-@click.option(
-    "--force", is_flag=True, help="Accept a table without a key too, even if rows may be duplicated."
-)
-@pass_settings
+@options.command()
+@options.one_table
+@options.flag("--force", "Accept a table without a key too, even if rows may be duplicated.")
 def accept(settings: Settings, table: str, force: bool) -> int:
     """Continue with a source that has changed or was replaced on purpose.
 
@@ -243,16 +214,11 @@ def accept(settings: Settings, table: str, force: bool) -> int:
       floodmark watermark accept -t shop.orders
       floodmark watermark accept -t shop.orders --json
     """
-    config = settings.load()
-    from floodmark.watermark.accept import watermark_accept
-
-    document = watermark_accept(config, table, settings.run, force=force)
-    return settings.result(document, lambda: output.accept_lines(document))
+    return settings.result(settings.pipeline().watermark_accept(table, force=force), accept_lines)
 
 
-@watermark.command(cls=Command)
-@one_table
-@pass_settings
+@options.command()
+@options.one_table
 def retire(settings: Settings, table: str) -> int:
     """Leave a table out of `sync --all` from now on.
 
@@ -264,18 +230,27 @@ def retire(settings: Settings, table: str) -> int:
     Examples:
       floodmark watermark retire -t shop.old_orders
     """
-    config = settings.load()
-    from floodmark.watermark.set_reset import watermark_retire
-
-    document = watermark_retire(config, table, settings.run)
-
+    document = settings.pipeline().watermark_retire(table)
     said = f"{document.table_name}: retired; `sync --all` skips it, and its log, files and rows stay"
-    return settings.result(document, lambda: [said, f"To undo: {document.undo}"])
+    return settings.result(document, lambda d: [said, f"To undo: {d.undo}"])
 
 
-@watermark.command(cls=Command)
-@click.option("--force", is_flag=True, help="Don't ask for confirmation.")
-@pass_settings
+@options.command()
+def move(settings: Settings) -> int:
+    """Move the store's pipeline to another warehouse: the one in the configuration.
+
+    That warehouse must be reachable. Its ledger says what it already has (it may be a restored or moved copy); the next
+    sync loads all other files of the store. The old warehouse is not touched.
+
+    \b
+    Examples:
+      floodmark watermark move
+    """
+    return settings.result(settings.pipeline().watermark_move(), move_lines)
+
+
+@options.command()
+@options.force
 def clear(settings: Settings, force: bool) -> int:
     """Remove the system watermark.
 
@@ -289,8 +264,10 @@ def clear(settings: Settings, force: bool) -> int:
     config = settings.load()
     from floodmark.log.system import system_clear
 
-    document = system_clear(config, lambda before: confirm(f"Remove the system watermark ({before})?", force))
-    return settings.result(document, lambda: output.cleared_lines(document, config.options("").start))
+    document = system_clear(
+        config, lambda before: options.confirm(f"Remove the system watermark ({before})?", force)
+    )
+    return settings.result(document, lambda d: cleared_lines(d, config.options("").start))
 
 
 def _system(settings: Settings, preset: str | None, timestamp: str | None, force: bool) -> int:
@@ -298,12 +275,331 @@ def _system(settings: Settings, preset: str | None, timestamp: str | None, force
         raise click.UsageError(f"give -t TABLE, or a preset for the system watermark: {PRESETS}")
     if preset is not None and timestamp is not None:
         raise click.UsageError("give a preset or --timestamp, not both")
-    from floodmark.log.system import moment, system_set
+    from floodmark.log.system import moment
 
     chosen = moment(preset, timestamp)
-    config = settings.load()
-    confirm(f"Set the system watermark to {chosen}?", force)
-    document = system_set(config, timestamp=chosen)
-
+    pipeline = settings.pipeline()
+    options.confirm(f"Set the system watermark to {chosen}?", force)
     said = f"System watermark: tables without a position start after {chosen}"
-    return settings.result(document, lambda: [said, f"To undo: {document.undo}"])
+    return settings.result(pipeline.watermark_set(timestamp=chosen), lambda d: [said, f"To undo: {d.undo}"])
+
+
+@click.group(cls=options.Group)
+def table() -> None:
+    """Decide about a table as a whole: the same as `watermark accept`, `retire` and `move`.
+
+    \b
+    Examples:
+      floodmark table accept -t shop.orders
+      floodmark table retire -t shop.old_orders
+      floodmark table move
+    """
+
+
+status = copy(list_)
+status.name = "status"
+for command in (get, list_, set_, reset, accept, retire, clear, *past.COMMANDS, move):
+    watermark.add_command(command)
+for command in (accept, retire, move):
+    table.add_command(command)
+
+
+# ---------------------------------------------------------------- for people
+
+
+def watermark_lines(
+    mark: Watermark, show_files: bool, paint: bool = False, warehouse: str = "Redshift"
+) -> list[str]:
+    """`watermark get -t T` for people; `warehouse` is the configured one's label."""
+    lines = [
+        f"Current watermark for {mark.table_name}",
+        *(f"  {line}" for line in activity_lines(mark)),
+        "  MySQL → S3",
+        _entry("Status", _status(mark.mysql_status, paint)),
+        _entry("Rows extracted", _rows(mark.mysql_rows_extracted, mark.mysql_rows_reread)),
+        _entry("S3 files created", _number(mark.s3_file_count)),
+        *_data_entries(mark),
+        _entry("Last extraction time", clock(mark.last_mysql_extraction_time) or "never"),
+        _entry("Last check", clock(mark.last_check_time) or "never"),
+        *([] if mark.whole or mark.no_rows else [_entry("Lag behind the source", lag(mark))]),
+        _entry("Strategy", _strategy(mark)),
+        *(_entry("Not followed", _clause(kind)) for kind in mark.not_followed),
+        *_load_lines(mark, paint, warehouse),
+        "  Next sync" if mark.whole else "  Next incremental sync",
+        _entry("Will start from", _next(mark)),
+        _entry("Manual watermark", "yes, set by hand" if mark.manual else "no"),
+    ]
+    if mark.last_error:
+        when = clock(mark.last_error_time)
+        lines += [f"  Last error{f' ({when})' if when else ''}", f"    {printable(mark.last_error)}"]
+    if show_files:
+        lines += [
+            "  Files waiting to be loaded",
+            *(f"    {file}" for file in mark.pending_s3_files or ["none"]),
+        ]
+        lines += ["  Files loaded", *(f"    {file}" for file in mark.processed_s3_files or ["none"])]
+    return lines
+
+
+def _data_entries(mark: Watermark) -> list[str]:
+    """How far the data goes: the cursor's time, the key, or what the table has instead."""
+    if mark.whole:
+        return [_entry("Mode", "full: every sync reads the whole table")]
+    at, ids = data_time(mark.last_mysql_data_timestamp), ", ".join(map(str, mark.last_mysql_data_id))
+    nothing = "none: the table had no rows" if mark.no_rows else "none yet"
+    lines = [_entry("Last data timestamp", at or nothing)] if at or not ids else []
+    return [*lines, _entry("Last data id", ids)] if ids else lines
+
+
+def _clause(kind: Any) -> str:
+    """Which changes at the source never reach the target."""
+    from floodmark.model.note_words import clause  # imports too much for `--help`
+    from floodmark.model.notes import Note
+
+    return clause(Note(kind))
+
+
+def _load_lines(mark: Watermark, paint: bool, warehouse: str) -> list[str]:
+    as_of = clock(mark.redshift_status_as_of)
+    known = mark.warehouse_answered or as_of is not None
+    loaded = mark.redshift_rows_loaded if known else None
+    status = (
+        "nothing to load"
+        if known and _nothing_to_load(mark)
+        else _status(mark.redshift_status if known else None, paint)
+    )
+    if not mark.warehouse_answered:
+        status += f" (the warehouse did not answer{f'; as of {as_of}' if as_of else ''})"
+    never = UNKNOWN if loaded is None else "never"
+    return [
+        f"  S3 → {warehouse}",
+        _entry("Status", status),
+        _entry("Rows loaded", _rows(loaded, mark.redshift_rows_reloaded)),
+        _entry("Last load time", clock(mark.last_redshift_load_time) or never),
+        _entry("Files waiting", _waiting(mark) if known else UNKNOWN),
+    ]
+
+
+def activity_lines(mark: Watermark) -> list[str]:
+    """What is happening to the table, if anything is."""
+    lines = ["Retired: `sync --all` skips it; `sync -t` brings it back"] if mark.retired else []
+    if (at_work := mark.activity) is None:
+        return lines
+    who = f"run {at_work.run} on host {at_work.host} (pid {at_work.pid})"
+    since = clock(at_work.since)
+    if at_work.state == "running":
+        rows = f", {counted(at_work.rows, 'row')} committed" if at_work.rows else ""
+        lines.append(f"Running: {who}{f' since {since}' if since else ''}, {at_work.stage}{rows}")
+    elif at_work.state == "interrupted":
+        began = f" at {since}" if since else ""
+        lines.append(f"Interrupted: {who} did not finish what it began{began}; run sync again")
+    return lines
+
+
+def next_start(mark: Watermark) -> str:
+    """Where a table without a position begins, and which setting decides that."""
+    at, by = data_time(mark.next_start), mark.next_start_by
+    return f"{at} ({by})" if at and by else at or "the first row"
+
+
+def _next(mark: Watermark) -> str:
+    if mark.whole:
+        return "the first row: every sync reads the whole table"
+    return (position(mark) or next_start(mark)) + (" (set by hand)" if mark.manual else "")
+
+
+def reset_lines(mark: Watermark, stages: str, load_only: bool = False) -> list[str]:
+    """What a reset did, for people."""
+    then = f"the next sync starts from {position(mark) or next_start(mark)}"
+    if load_only:
+        then = f"the next sync loads {counted(mark.files_to_load or 0, 'file')} again"
+        if mark.files_to_load_by_hand is not None:
+            by_hand = counted(mark.files_to_load_by_hand, "file")
+            then += f"; `sync --redshift-only` loads {by_hand}, because of the manual watermark"
+    lines = [f"{mark.table_name}: {stages} reset; {then}"]
+    lines += [f"  {note}" for note in mark.notes]
+    return [*lines, f"To undo: {mark.undo}"]
+
+
+def accept_lines(mark: Watermark) -> list[str]:
+    """What `accept` did, for people."""
+    if not mark.accepted:
+        return reset_lines(mark, "the source is accepted; both stages are")
+    said = f"{mark.table_name}: accepted, and followed by the next sync: {'; '.join(mark.accepted)}"
+    return [said, *(f"  {note}" for note in mark.notes)]
+
+
+def move_lines(document: MoveResult) -> list[str]:
+    """Where the pipeline continues, and what the next sync loads there."""
+    if document.from_ == document.to:
+        return [f"The pipeline already loads into {document.to}."]
+    files, rows = sum(t.files for t in document.tables), sum(t.rows for t in document.tables)
+    lines = [f"The pipeline now loads into {document.to} (previously {document.from_})."]
+    lines.append(f"The next sync loads {counted(files, 'file')}, {counted(rows, 'row')}")
+    for found in document.tables:
+        if found.files_gone:
+            gone = f"{counted(found.files_gone, 'file')} of {found.table} can't be loaded: removed by a clean"
+            lines.append(f"  {gone}; to read the table again: floodmark watermark reset -t {found.table}")
+    return [*lines, f"To undo: {document.undo}"]
+
+
+def system_lines(mark: SystemWatermark, start: str | None) -> list[str]:
+    """The system watermark for people."""
+    at = mark.timestamp
+    if at:
+        return [f"System watermark: {at}", "  Tables without a position start after it."]
+    return ["There is no system watermark.", f"  Tables without a position start {_begin(start)}."]
+
+
+def cleared_lines(mark: SystemWatermark, start: str | None) -> list[str]:
+    """What clearing the system watermark did."""
+    if not mark.undo:
+        return system_lines(mark, start)
+    return [
+        f"System watermark: removed; tables without a position start {_begin(start)}",
+        f"To undo: {mark.undo}",
+    ]
+
+
+def _begin(start: str | None) -> str:
+    return f"after {start} (`start` in the configuration)" if start else "at their first row"
+
+
+def list_lines(
+    marks: Sequence[Watermark],
+    paint: bool = False,
+    warehouse: str = "Redshift",
+    older: Sequence[OlderWatermark] = (),
+    width: int | None = None,
+) -> list[str]:
+    """`watermark list` for people: one table for all, then watermarks that wait to be taken over.
+
+    On a narrow terminal positions lose their ids, then columns go, and at last each table has lines of its own.
+    """
+    waiting = _older_lines(older, width)
+    if not marks:
+        none = "No table has a watermark yet; `floodmark sync -t schema.table` creates the first."
+        return [none, *waiting]
+    loads = warehouse.upper()
+    head = ("TABLE", "MYSQL", "ROWS", "DATA UP TO", "STRATEGY", loads, "ROWS", "WAITING", "LAG", "NOW")
+    columns = slice(-1 if all(_now(mark) == "idle" for mark in marks) else None)
+    whole, brief = (
+        [head[columns], *(_list_row(mark, ids, paint)[columns] for mark in marks)] for ids in (True, False)
+    )
+    numbers = (2, 6, 7, 8)
+    lines = (
+        fitted(whole, width, numbers, drop=(4,))
+        or fitted(brief, width, numbers, drop=(4, 6, 2, 7))
+        or [line for mark in marks for line in _list_card(mark, warehouse, width or 80)]
+    )
+    lines += _health_lines(marks, width)
+    if any(mark.activity and mark.activity.state == "interrupted" for mark in marks):
+        lines += indented("", "interrupted: a run did not finish what it began; run sync again", width)
+    if any(mark.manual for mark in marks):
+        lines += indented("", "* set by hand: the next sync starts there", width)
+    if not all(mark.warehouse_answered for mark in marks):
+        lines += indented("", "? the warehouse did not answer; shown as last known", width)
+    return [*lines, *waiting]
+
+
+def _health_lines(marks: Sequence[Watermark], width: int | None) -> list[str]:
+    """The tables whose health is not ok by its word, the worst first."""
+    from floodmark.status.health import WORDS  # imports too much for `--help`
+
+    by_word = {word: [mark.table_name for mark in marks if mark.health == word] for word in WORDS[:-1]}
+    return [
+        line
+        for word, names in by_word.items()
+        if names
+        for line in indented(f"{word}: ", named(names, 10), width)
+    ]
+
+
+def _older_lines(older: Sequence[OlderWatermark], width: int | None) -> list[str]:
+    """Watermarks of the older tool whose tables have none of ours."""
+    if not older:
+        return []
+    head = ("TABLE", "DATA UP TO", "WATERMARK")
+    rows = [head, *((o.table_name, data_time(o.timestamp) or "none", o.uri) for o in older)]
+    title = "Watermarks of the older tool; the first sync of each table takes over:"
+    lines = fitted(rows, None if width is None else width - 2)
+    if lines is None:
+        lines = [line for row in rows[1:] for line in card(row[0], row[1:], (width or 80) - 2)]
+    return [*indented("", title, width), *(f"  {line}" for line in lines)]
+
+
+def _list_card(mark: Watermark, warehouse: str, width: int) -> list[str]:
+    """A table on a narrow terminal."""
+    _, mysql, rows, upto, _, load, loaded, waiting, behind, now = _list_row(mark)
+    late = "" if waiting == "0" else f", {waiting} waiting"
+    timed = position(mark) is not None and not mark.whole
+    said = [
+        f"MySQL: {mysql}, {rows} rows",
+        f"{warehouse}: nothing to load" if load == "-" else f"{warehouse}: {load}, {loaded} rows{late}",
+        f"up to {upto}" if timed else upto,
+        *([] if behind == "-" else [f"lag {behind}"]),
+    ]
+    return card(mark.table_name, [*said, *([now] if now != "idle" else [])], width)
+
+
+def _list_row(mark: Watermark, ids: bool = True, paint: bool = False) -> tuple[str, ...]:
+    mysql, load = _status(mark.mysql_status, paint), mark.redshift_status
+    loading = painted(
+        (load or UNKNOWN) + "?" * (not mark.warehouse_answered), _COLOURS.get(load or "") if paint else None
+    )
+    return (
+        mark.table_name, mysql,
+        _number(mark.mysql_rows_extracted), _up_to(mark, ids) + "*" * mark.manual, _strategy(mark, "-"),
+        "-" if _nothing_to_load(mark) else loading, _number(mark.redshift_rows_loaded), _waiting(mark),
+        "-" if mark.whole or mark.no_rows else lag(mark), _now(mark),
+    )  # fmt: skip
+
+
+def _up_to(mark: Watermark, ids: bool = True) -> str:
+    """How far the data goes; without `ids`, only the time where there is one."""
+    if mark.whole:
+        read = clock(mark.last_mysql_extraction_time)
+        return f"snapshot of {read}" if read and ids else read or "no snapshot yet"
+    at = data_time(mark.last_mysql_data_timestamp)
+    if at and not ids:
+        return at.partition(".")[0]
+    return position(mark) or ("no rows" if mark.no_rows else "none yet")
+
+
+def _nothing_to_load(mark: Watermark) -> bool:
+    """Whether the load only waits for the first row: people don't call that pending."""
+    return (
+        mark.redshift_status == "pending" and mark.no_rows and not mark.pending_s3_files and not mark.manual
+    )
+
+
+def _strategy(mark: Watermark, none: str = "none yet") -> str:
+    return str(mark.backup_strategy or none)
+
+
+def _now(mark: Watermark) -> str:
+    state = mark.activity.state if mark.activity else "idle"
+    return "retired" if mark.retired and state == "idle" else state
+
+
+def _entry(label: str, value: str) -> str:
+    return f"    {label:<24}{value}"
+
+
+def _waiting(mark: Watermark) -> str:
+    return count(len(mark.pending_s3_files)) + " or more" * bool(mark.pending_s3_files_truncated)
+
+
+def _number(value: int | None) -> str:
+    return UNKNOWN if value is None else count(value)
+
+
+def _rows(rows: int | None, again: int | None) -> str:
+    """`1,003`, or `1,003 rows, and 70 read again`."""
+    if rows is None or not again:
+        return _number(rows)
+    return f"{counted(rows, 'row')}, and {count(again)} read again"
+
+
+def _status(status: str | None, paint: bool) -> str:
+    return painted(status or UNKNOWN, _COLOURS.get(status or "") if paint else None)

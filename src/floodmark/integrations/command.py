@@ -44,12 +44,17 @@ def verdict(code: int) -> Verdict:
 
 
 @dataclass(frozen=True)
-class Ended:
+class CommandResult:
     """How a command ended."""
 
     code: int
     document: dict[str, Any] | None  # what it printed with --json, if it was JSON
     errors: tuple[str, ...]  # the last lines of stderr
+
+    @property
+    def failure(self) -> str:
+        """That it failed, and why."""
+        return f"floodmark ended with exit code {self.code}: {self.why}"
 
     @property
     def why(self) -> str:
@@ -63,7 +68,7 @@ class Ended:
 
 
 @dataclass
-class Command:
+class CommandProcess:
     """One call of the command. `run` returns when it has ended; `stop` may be called from anywhere."""
 
     arguments: Sequence[str]
@@ -73,7 +78,7 @@ class Command:
     stop_seconds: float = STOP_SECONDS
     _process: subprocess.Popen[str] | None = field(default=None, init=False)
 
-    def run(self) -> Ended:
+    def run(self) -> CommandResult:
         """Runs the command; whatever interrupts the wait, such as a timeout, stops the command cleanly."""
         process = self._process = subprocess.Popen(
             [*self.program, *self.arguments],
@@ -99,7 +104,7 @@ class Command:
         with suppress(ValueError):
             found = json.loads(printed)
             document = found if isinstance(found, dict) else None
-        return Ended(process.returncode, document, tuple(lines[-20:]))
+        return CommandResult(process.returncode, document, tuple(lines[-20:]))
 
     def stop(self) -> None:
         """Sends SIGTERM, so that the command ends cleanly; SIGKILL after `stop_seconds`."""

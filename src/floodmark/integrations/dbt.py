@@ -26,7 +26,7 @@ ERROR_AFTER = 4  # times the time after which dbt warns
 
 
 @dataclass(frozen=True)
-class Wanted:
+class SourcesOptions:
     """What the sources should look like; seconds, None: as in the configuration."""
 
     name: str = "floodmark"
@@ -34,7 +34,7 @@ class Wanted:
     error_after: float | None = None
 
 
-def sources(config: Config, names: Sequence[str], wanted: Wanted) -> dict[str, Any]:
+def sources(config: Config, names: Sequence[str], wanted: SourcesOptions) -> dict[str, Any]:
     """The content of a `sources.yml`: the given tables, or all that were synced and are not retired."""
     store = Store(config.store)
     chosen = [full_name(config, store, name) for name in names] if names else tables_of(store)
@@ -50,7 +50,7 @@ def sources(config: Config, names: Sequence[str], wanted: Wanted) -> dict[str, A
     return document(config, found, wanted)
 
 
-def document(config: Config, tables: Sequence[Table], wanted: Wanted) -> dict[str, Any]:
+def document(config: Config, tables: Sequence[Table], wanted: SourcesOptions) -> dict[str, Any]:
     """The sources of these tables."""
     source = {
         "name": wanted.name,
@@ -61,7 +61,7 @@ def document(config: Config, tables: Sequence[Table], wanted: Wanted) -> dict[st
     return {"version": 2, "sources": [source]}
 
 
-def _table(config: Config, table: Table, wanted: Wanted) -> dict[str, Any]:
+def _table(config: Config, table: Table, wanted: SourcesOptions) -> dict[str, Any]:
     key = f", by key ({', '.join(table.key)})" if table.key else ""
     made: dict[str, Any] = {
         "name": table.target,

@@ -17,7 +17,7 @@ from floodmark.model.run import Counts, Finding, Lag, Step, SyncReport, TableRep
 if TYPE_CHECKING:  # the command line needs this module before it needs the model
     from floodmark.model.errors import FloodmarkError
     from floodmark.model.position import Position
-    from floodmark.model.results import Plan, Watermark
+    from floodmark.model.results import PlanResult, Watermark
     from floodmark.model.window import Slice, Window
 
 
@@ -111,7 +111,7 @@ class Planned(Event):
 class Previewed(Event):
     """What a dry run would do: the document that `plan` prints."""
 
-    plan: Plan
+    plan: PlanResult
 
 
 class SliceBegan(Event):

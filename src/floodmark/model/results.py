@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from floodmark.model.errors import FloodmarkError
 from floodmark.model.run import Finding, Lag
-from floodmark.model.typed import Moment, Result, Rows
+from floodmark.model.typed import Moment, Result, RowsResult
 
 
 class Failure(Result):
@@ -129,7 +129,7 @@ class OlderWatermark(Result):
     uri: str
 
 
-class WatermarkList(Rows):
+class WatermarkList(RowsResult):
     """The watermarks of several tables."""
 
     tables: tuple[Watermark, ...]
@@ -172,11 +172,11 @@ class TableResult(TableFigures):
     findings: tuple[Finding, ...]
     notes: tuple[str, ...]
     held_back_by: tuple[str, ...]
-    plan: Plan | None
+    plan: PlanResult | None
     watermark: Watermark | None
 
 
-class SyncResult(Rows):
+class SyncResult(RowsResult):
     """What a sync did."""
 
     run: str
@@ -195,7 +195,7 @@ class RunRow(TableFigures, RunMoment):
     """One table's part of an earlier run."""
 
 
-class RunHistory(Rows):
+class RunHistory(RowsResult):
     """The runs that the store remembers, newest first: a row for each table of each run."""
 
     runs: tuple[RunRow, ...]
@@ -227,7 +227,7 @@ class FilesToLoad(Result):
     rows: int
 
 
-class Plan(Rows):
+class PlanResult(RowsResult):
     """What the next sync of a table would do; its rows are the columns."""
 
     table: str | None
@@ -279,7 +279,7 @@ class VerifiedTable(Result):
     error: Failure | None
 
 
-class VerifyResult(Rows):
+class VerifyResult(RowsResult):
     """Source against warehouse; `ok` is False where rows differ."""
 
     ok: bool
@@ -301,7 +301,7 @@ class CommitRow(Result):
     removed: int | None = None
 
 
-class History(Rows):
+class History(RowsResult):
     """A table's commits, newest first."""
 
     table_name: str
@@ -380,7 +380,7 @@ class DrilledTable(Result):
     error: Failure | None
 
 
-class DrillResult(Rows):
+class DrillResult(RowsResult):
     """The rehearsed recoveries; `ok` is False if something can't be recovered."""
 
     ok: bool
@@ -410,7 +410,7 @@ class ValidatedTable(Result):
     repaired: tuple[str, ...]
 
 
-class ValidateResult(Rows):
+class ValidateResult(RowsResult):
     """`ok` is False when there are findings."""
 
     ok: bool
@@ -426,7 +426,7 @@ class MovedTable(Result):
     files_gone: int
 
 
-class MoveResult(Rows):
+class MoveResult(RowsResult):
     """A pipeline that has moved to another warehouse."""
 
     pipeline: str
@@ -448,7 +448,7 @@ class StagedFile(Result):
     state: str
 
 
-class StagedFiles(Rows):
+class StagedFiles(RowsResult):
     """The staged files of some tables."""
 
     files: tuple[StagedFile, ...]
@@ -470,7 +470,7 @@ class CleanedTable(Result):
     error: Failure | None
 
 
-class CleanResult(Rows):
+class CleanResult(RowsResult):
     """Staged files that were removed, or would be."""
 
     ok: bool

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime
 from functools import reduce
 from secrets import token_hex
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, get_args
 
 from floodmark.model.errors import FloodmarkError, exit_code
 from floodmark.model.plausible import MOST_ROWS
@@ -16,10 +16,11 @@ from floodmark.model.typed import Result, plain
 
 if TYPE_CHECKING:  # the command line imports this module before it needs the model
     from floodmark.model.column_changes import ColumnChange
-    from floodmark.model.results import Plan, Watermark
+    from floodmark.model.results import PlanResult, Watermark
     from floodmark.model.table import Table
 
 Strategy = Literal["sequential", "inter-table", "intra-table"]
+STRATEGIES = ("auto", *get_args(Strategy))  # as options
 Stage = Literal["extract", "load"]
 EXTRACT: tuple[Stage, ...] = ("extract",)
 LOAD: tuple[Stage, ...] = ("load",)
@@ -199,7 +200,7 @@ class TableReport(Counts):
     stage_seconds: Mapping[str, float] = field(default_factory=dict)  # for extract, load, verify
     schema_changes: tuple[ColumnChange, ...] = ()  # in the source, since the previous run
     described: Table | None = None  # the table as the newest claim describes it
-    plan: Plan | None = None  # in a dry run
+    plan: PlanResult | None = None  # in a dry run
     left_out: bool = False  # retired, and not named on the command line
     lag_before: Lag | None = None  # lag behind the source when the run began, and when it ended
     lag_after: Lag | None = None

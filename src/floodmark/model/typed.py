@@ -117,7 +117,7 @@ def plain(value: Any) -> Any:
     return value.as_json() if hasattr(value, "as_json") else value
 
 
-class Rows(Result):
+class RowsResult(Result):
     """A document whose main part is a list: a row each, for notebooks."""
 
     ROWS: ClassVar[str] = "tables"

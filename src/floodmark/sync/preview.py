@@ -69,7 +69,7 @@ class Preview:
         return [*self.takeover.notes, *(sentence(note) for note in self.plan.about), *self.plan.notes]
 
     @property
-    def result(self) -> results.Plan:
+    def result(self) -> results.PlanResult:
         """What `plan` prints."""
         plan, table = self.plan, self.plan.table
         window = None if plan.gives_way else plan.window
@@ -108,9 +108,9 @@ class Preview:
         )
 
 
-def load_plan(seen: LoadPreview, **read: Any) -> results.Plan:
+def load_plan(seen: LoadPreview, **read: Any) -> results.PlanResult:
     """What would be read, the files that wait to be loaded, and what the load would first do to the target."""
-    return results.Plan(
+    return results.PlanResult(
         **read,
         pending=None if seen.files is None else results.FilesToLoad(files=seen.files, rows=seen.rows or 0),
         ddl=NULL if seen.changes is None else tuple(s for c in seen.changes for s in c.statements),

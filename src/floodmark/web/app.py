@@ -39,15 +39,12 @@ from floodmark.model.times import stamp
 from floodmark.status.metrics import Metrics
 from floodmark.watermark.history import watermark_history
 from floodmark.web import documents
-from floodmark.web.choose import View
-from floodmark.web.detail import Detail, Details
+from floodmark.web.detail import Details, House, StoreCounts
 from floodmark.web.gate import HEADERS, Gate, Token
-from floodmark.web.house import StoreCounts
-from floodmark.web.look import Looks, Watch
-from floodmark.web.pages import Pages, Places, totals
-from floodmark.web.seen import Row, Snapshot
+from floodmark.web.pages import Pages, Places, View, page_number, totals
+from floodmark.web.snapshot import Looks, Row, Snapshot, Watch
 
-log = logging.getLogger("floodmark")
+logger = logging.getLogger("floodmark")
 
 KEPT_PAGES = 128
 STATIC = {
@@ -57,38 +54,60 @@ STATIC = {
     "icon.svg": "image/svg+xml",
 }
 HTML = "text/html; charset=utf-8"
-JSON = "application/json"
-Make = Callable[[Snapshot, Request, datetime], str]
+Version = tuple[object, ...]
+Make = Callable[[Snapshot, Request, datetime], str | dict[str, Any]]  # a page, or a document
 
 
 @dataclass(frozen=True)
 class Made:
     """An answer, ready to be sent to any client."""
 
-    version: tuple[object, ...]
+    version: Version
     tag: str
     kind: str
     status: int
     body: bytes
     packed: bytes
 
+    def sent(self, request: Request) -> Response:
+        """The answer to a request; nothing but 304 if its client already has it."""
+        headers = {
+            "ETag": self.tag,
+            "Cache-Control": "no-cache",
+            "Vary": "Accept-Encoding, Cookie, Authorization",
+        }
+        if request.headers.get("if-none-match") == self.tag:
+            return Response(status_code=304, headers=headers)
+        body = self.body
+        if "gzip" in request.headers.get("accept-encoding", ""):
+            body, headers["Content-Encoding"] = self.packed, "gzip"
+        return Response(body, self.status, headers, media_type=self.kind)
+
 
 class Page:
     """The answer to one address that was made last."""
 
     def __init__(self, address: str) -> None:
-        self.turn = threading.Lock()  # held while it is rendered: concurrent requests render it once
-        self.made: Made | None = None
+        self._turn = threading.Lock()  # held while it is rendered: concurrent requests render it once
+        self._made: Made | None = None
 
-    def of(self, version: tuple[object, ...]) -> Made | None:
-        made = self.made
+    def of(self, version: Version) -> Made | None:
+        made = self._made
         return made if made is not None and made.version == version else None
 
-
-def _tagged(version: tuple[object, ...], kind: str, status: int, text: str) -> Made:
-    body = text.encode("utf-8", "backslashreplace")
-    tag = f'"{sha256(body).hexdigest()[:24]}"'
-    return Made(version, tag, kind, status, body, gzip.compress(body, 5, mtime=0))
+    def render(self, version: Version, status: int, make: Callable[[], str | dict[str, Any]]) -> Made:
+        """The answer of this version, made now unless another request has made it meanwhile."""
+        with self._turn:
+            made = self.of(version)
+            if made is None:
+                text, kind = make(), HTML
+                if not isinstance(text, str):
+                    text = shown_json(json.dumps(text, indent=2, ensure_ascii=False, default=str)) + "\n"
+                    kind = "application/json"
+                body = text.encode("utf-8", "backslashreplace")
+                tag, packed = f'"{sha256(body).hexdigest()[:24]}"', gzip.compress(body, 5, mtime=0)
+                self._made = made = Made(version, tag, kind, status, body, packed)
+        return made
 
 
 class Dashboard:
@@ -113,28 +132,20 @@ class Dashboard:
             "/runs": self._runs,
             "/runs/{run}": lambda s, r, now: self.pages.run(s, self._wanted_run(s, r), now),
             "/now": lambda s, r, now: self.pages.now(s, now),
-            "/house": lambda s, r, now: self.pages.house(
-                s, self._places(), self._counts.now(), self._doctor(), now
-            ),
-            "/api/overview": self._api(lambda s, r, now: documents.overview(s, now)),
-            "/api/tables": self._api(lambda s, r, now: documents.tables(s)),
-            "/api/history/{name:path}": self._api(self._history_document),
-            "/api/tables/{name:path}": self._api(self._table_document),
-            "/api/runs": self._api(lambda s, r, now: documents.runs(s)),
-            "/api/runs/{run}": self._api(self._run_document),
-            "/api/now": self._api(lambda s, r, now: documents.working(s, now)),
-            "/api/house": self._api(
-                lambda s, r, now: documents.house(s, self._places(), self._counts.now(), self._doctor())
-            ),
+            "/house": lambda s, r, now: self.pages.house(s, *self._house(), now),
+            "/api/overview": lambda s, r, now: documents.overview(s, now),
+            "/api/tables": lambda s, r, now: documents.tables(s),
+            "/api/history/{name:path}": self._history_document,
+            "/api/tables/{name:path}": self._table_document,
+            "/api/runs": lambda s, r, now: documents.runs(s),
+            "/api/runs/{run}": self._run_document,
+            "/api/now": lambda s, r, now: documents.working(s, now),
+            "/api/house": lambda s, r, now: documents.house(s, *self._house()),
         }
         routes = [Route(path, self._answering(make)) for path, make in pages.items()]
-        routes += [
-            Route("/static/{name}", self.asset),
-            Route("/healthz", self.healthz),
-            Route("/metrics", self.metrics),
-        ]
+        others = {"/static/{name}": self.asset, "/healthz": self.healthz, "/metrics": self.metrics}
         return Starlette(
-            routes=routes,
+            routes=[*routes, *(Route(path, answer) for path, answer in others.items())],
             middleware=[Middleware(Gate, pages=self.pages, names=names, token=token)],
             exception_handlers={HTTPException: self.not_found, Exception: self.broken},
         )
@@ -151,10 +162,18 @@ class Dashboard:
             # Times are shown in minutes: what has not changed is rendered again once a minute.
             version = (snapshot.version, f"{now:%H:%M}", self._counts.now() if "house" in address else None)
             page = self._page(address) if len(address) < 500 else Page(address)
-            made = page.of(version)
-            if made is None:
-                made = await run_in_threadpool(_rendered, page, version, make, snapshot, request, now)
-            return _sent(made, request)
+
+            def made() -> str | dict[str, Any]:
+                try:
+                    return make(snapshot, request, now)
+                except FloodmarkError as error:
+                    raise HTTPException(503, self._looks.scrub(error.message)) from None
+
+            status = 200 if snapshot.read else 503
+            found = page.of(version)
+            if found is None:
+                found = await run_in_threadpool(page.render, version, status, made)
+            return found.sent(request)
 
         return answer
 
@@ -162,34 +181,24 @@ class Dashboard:
 
     def _table(self, snapshot: Snapshot, request: Request, now: datetime) -> str:
         row = self._row(snapshot, request)
-        detail, trouble = self.detail(row.name)
+        try:
+            detail, trouble = self._details.of(row.name), None
+        except FloodmarkError as error:
+            detail, trouble = None, self._looks.scrub(error.message)
         return self.pages.table(snapshot, row, detail, trouble, now)
 
-    def detail(self, name: str) -> tuple[Detail | None, str | None]:
-        """A table in detail, or why it can't be read now."""
-        try:
-            return self._details.of(name), None
-        except FloodmarkError as error:
-            return None, self._looks.scrub(error.message)
-
     def _runs(self, snapshot: Snapshot, request: Request, now: datetime) -> str:
-        page = request.query_params.get("page", "")
-        return self.pages.runs(
-            snapshot, int(page) if page.isascii() and page.isdigit() and len(page) < 6 else 1, now
-        )
+        return self.pages.runs(snapshot, page_number(request.query_params), now)
 
-    def _doctor(self) -> DoctorResult | None:
-        """The last result of `doctor`, as far as the store has it."""
-        with suppress(FloodmarkError):
-            if (found := read_doctor(self._looks.store)) is not None:
-                return replace(found, checks=masked(found.checks, self._looks.scrub))
-        return None
-
-    def _places(self) -> Places:
+    def _house(self) -> tuple[Places, House | None, DoctorResult | None]:
+        """Where things are, what is in the store, and the last result of `doctor`, as far as they are known."""
+        places, doctor = self.pages.places, None
         with suppress(FloodmarkError):
             if (found := pipeline.read(self._looks.store)) is not None:
-                return replace(self.pages.places, pipeline=found.id)
-        return self.pages.places
+                places = replace(places, pipeline=found.id)
+        with suppress(FloodmarkError):
+            doctor = masked(read_doctor(self._looks.store), self._looks.scrub)
+        return places, self._counts.now(), doctor
 
     def _row(self, snapshot: Snapshot, request: Request) -> Row:
         wanted = request.path_params["name"]
@@ -213,18 +222,9 @@ class Dashboard:
 
     # ------------------------------------------------------------ JSON
 
-    def _api(self, make: Callable[[Snapshot, Request, datetime], dict[str, Any]]) -> Make:
-        def answer(snapshot: Snapshot, request: Request, now: datetime) -> str:
-            document = make(snapshot, request, now)
-            return shown_json(json.dumps(document, indent=2, ensure_ascii=False, default=str)) + "\n"
-
-        return answer
-
     def _table_document(self, snapshot: Snapshot, request: Request, now: datetime) -> dict[str, Any]:
         row = self._row(snapshot, request)
-        detail, trouble = self.detail(row.name)
-        if trouble is not None:
-            raise HTTPException(503, trouble)
+        detail = self._details.of(row.name)
         found: dict[str, Any] = dict(detail.document) if detail else {"table_name": row.name}
         found["last_error"] = masked(found.get("last_error"), self._looks.scrub)
         return {**found, "lag_seconds": row.lag, "lag_ids": row.lag_ids, "health": row.health.word}
@@ -233,19 +233,13 @@ class Dashboard:
         row = self._row(snapshot, request)
         if not row.document:
             return {"table_name": row.name, "commits": []}
-        try:
-            return watermark_history(self.config, row.name).as_json()
-        except FloodmarkError as error:
-            raise HTTPException(503, self._looks.scrub(error.message)) from None
+        return watermark_history(self.config, row.name).as_json()
 
     def _run_document(self, snapshot: Snapshot, request: Request, now: datetime) -> dict[str, Any]:
         run = self._wanted_run(snapshot, request)
         if run.exit_code is None:  # it was killed, and left no report
             return documents.killed(run)
-        try:
-            found = json.loads(self._looks.store.get(f"runs/{run.run}.json") or b"{}")
-        except FloodmarkError as error:
-            raise HTTPException(503, self._looks.scrub(error.message)) from None
+        found: dict[str, Any] = json.loads(self._looks.store.get(f"runs/{run.run}.json") or b"{}")
         return masked(found, self._looks.scrub)
 
     # ------------------------------------------------------------ the rest
@@ -283,40 +277,11 @@ class Dashboard:
 
     async def broken(self, request: Request, error: Exception) -> Response:
         said = self._looks.scrub(f"{type(error).__name__}: {error}")
-        log.error(
-            "a bug in Floodmark: %s could not be answered: %s",
-            request.scope["path"],
-            said,
-            extra={"step": "serve"},
+        extra = {"step": "serve"}
+        logger.error(
+            "a bug in Floodmark: %s could not be answered: %s", request.scope["path"], said, extra=extra
         )
-        log.debug("unexpected", exc_info=error, extra={"step": "serve"})
+        logger.debug("unexpected", exc_info=error, extra=extra)
         return PlainTextResponse(
             "A bug in Floodmark; see its log.\n", 500, HEADERS
         )  # the gate is not around this
-
-
-def _rendered(
-    page: Page, version: tuple[object, ...], make: Make, snapshot: Snapshot, request: Request, now: datetime
-) -> Made:
-    with page.turn:
-        made = page.of(version)
-        if made is None:
-            kind = JSON if request.scope["path"].startswith("/api/") else HTML
-            text = make(snapshot, request, now)
-            page.made = made = _tagged(version, kind, 200 if snapshot.read else 503, text)
-    return made
-
-
-def _sent(made: Made, request: Request) -> Response:
-    headers = {
-        "ETag": made.tag,
-        "Cache-Control": "no-cache",
-        "Vary": "Accept-Encoding, Cookie, Authorization",
-    }
-    if request.headers.get("if-none-match") == made.tag:
-        return Response(status_code=304, headers=headers)
-    if "gzip" in request.headers.get("accept-encoding", ""):
-        return Response(
-            made.packed, made.status, {**headers, "Content-Encoding": "gzip"}, media_type=made.kind
-        )
-    return Response(made.body, made.status, headers, media_type=made.kind)

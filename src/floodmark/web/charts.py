@@ -6,12 +6,12 @@ Colours come from classes of the style sheet; shapes show the outcome too.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from html import escape
 from itertools import groupby
-from typing import Literal
+from typing import Any, Literal
 
 from markupsafe import Markup
 
@@ -19,6 +19,7 @@ from floodmark.model.text import shown
 from floodmark.model.times import parse_moment
 
 Outcome = Literal["ok", "failed", "held"]
+Say = Callable[[Any], str]  # a value in words
 
 
 def _n(value: float) -> str:
@@ -56,12 +57,15 @@ def sparkline(values: Sequence[float | None], width: int = 96, height: int = 22)
 
 @dataclass(frozen=True)
 class Point:
-    """One value of a chart: its time, its value, and its tooltip."""
+    """One value of a chart: its time, its value, and how that ended."""
 
     at: str
     value: float | None
-    said: str
     outcome: Outcome = "ok"
+
+    def said(self, say: Say) -> str:
+        """Its tooltip."""
+        return escape(f"{self.at}: {say(self.value or 0)}")
 
 
 WIDTH, HEIGHT = 360, 140
@@ -81,11 +85,12 @@ def _frame(body: str, top: str, first: str, last: str, kind: str) -> Markup:
     )
 
 
-def bars(points: Sequence[Point], top: str) -> Markup:
+def bars(points: Sequence[Point], say: Say) -> Markup:
     """A bar for each point, oldest first; a failed one has a cross above it."""
     if not points:
         return Markup("")
-    most = max((point.value or 0.0 for point in points), default=0.0) or 1.0
+    largest = max(point.value or 0 for point in points)
+    most = largest or 1.0
     base, room = HEIGHT - BOTTOM, WIDTH - 2 * LEFT
     wide = min(28.0, room / len(points))
     step = (room - wide) / max(1, len(points) - 1)  # from edge to edge, as the times below say
@@ -94,19 +99,17 @@ def bars(points: Sequence[Point], top: str) -> Markup:
         tall = (base - TOP) * (point.value or 0.0) / most
         tall = max(tall, 1.5) if point.value else 0.0
         x = LEFT + i * step
-        body += f"<g><title>{escape(point.said)}</title>"
-        body += (
-            f'<rect class="{point.outcome}" x="{_n(x + 1)}" y="{_n(base - tall)}" '
-            f'width="{_n(max(1.0, wide - 2))}" height="{_n(tall)}" rx="1"/>'
-        )
+        at = f'x="{_n(x + 1)}" y="{_n(base - tall)}" width="{_n(max(1.0, wide - 2))}" height="{_n(tall)}"'
+        body += f'<g><title>{point.said(say)}</title><rect class="{point.outcome}" {at} rx="1"/>'
         if point.outcome == "failed":
             mid, y = x + wide / 2, base - tall - 7
             body += f'<path class="cross" d="M{_n(mid - 3)} {_n(y - 3)}l6 6m0 -6l-6 6"/>'
         body += "</g>"
-    return _frame(body, top, points[0].at, points[-1].at if len(points) > 1 else "", "bars")
+    last = points[-1].at if len(points) > 1 else ""
+    return _frame(body, f"at most {say(largest)}", points[0].at, last, "bars")
 
 
-def line(points: Sequence[Point], top: str, target: float | None = None, said: str = "") -> Markup:
+def line(points: Sequence[Point], say: Say, target: float | None = None, said: str = "") -> Markup:
     """A line through the points that are known, oldest first; the target as a dashed line where it fits."""
     known = [point.value for point in points if point.value is not None]
     if len(known) < 2:
@@ -123,13 +126,13 @@ def line(points: Sequence[Point], top: str, target: float | None = None, said: s
     for place, point in zip(places, points, strict=True):
         if place is not None:
             wide = 3 if point is points[-1] else 1.8
-            marks += f'<circle cx="{_n(place[0])}" cy="{_n(place[1])}" r="{wide}"><title>{escape(point.said)}</title></circle>'
+            marks += f'<circle cx="{_n(place[0])}" cy="{_n(place[1])}" r="{wide}"><title>{point.said(say)}</title></circle>'
     body = f'<path class="area" d="{area}"/><path class="line" d="{_path(stretches)}"/>{marks}'
     if target is not None and target <= most:
         y = base - (base - TOP) * target / most
         body += f'<line class="target" x1="{LEFT}" y1="{_n(y)}" x2="{WIDTH - LEFT}" y2="{_n(y)}"/>'
         body += f'<text class="end" x="{WIDTH - LEFT}" y="{TOP - 15}">{escape(said)}</text>'
-    return _frame(body, top, points[0].at, points[-1].at, "lines")
+    return _frame(body, f"at most {say(max(known))}", points[0].at, points[-1].at, "lines")
 
 
 STAGES = ("extract", "load", "verify")

@@ -9,10 +9,9 @@ from typing import Any
 from floodmark.log.outcomes import RunOutcome, TableOutcome
 from floodmark.log.status import DoctorResult, LastVerify
 from floodmark.model.times import stamp
-from floodmark.web.house import House
-from floodmark.web.pages import Places, job, sums, totals
-from floodmark.web.seen import Row, Snapshot
-from floodmark.web.words import verify_findings
+from floodmark.web.detail import House
+from floodmark.web.pages import Places, job, sums, totals, verify_findings
+from floodmark.web.snapshot import Row, Snapshot
 
 Document = dict[str, Any]
 

@@ -9,6 +9,7 @@ from datetime import datetime, timedelta
 from hashlib import sha256
 from importlib.resources import files
 from typing import Any
+from urllib.parse import quote, urlencode
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 from markupsafe import Markup
@@ -16,16 +17,15 @@ from markupsafe import Markup
 from floodmark import __version__
 from floodmark.config.load import Config
 from floodmark.log.outcomes import RunOutcome, TableOutcome
-from floodmark.log.status import Day, DoctorResult
+from floodmark.log.status import Day, DoctorResult, LastVerify
 from floodmark.model.note_words import clause
 from floodmark.model.notes import Note
-from floodmark.model.text import data_time
+from floodmark.model.text import clock, count, counted, data_time, duration, shown, size
 from floodmark.status.health import WORDS, age
-from floodmark.web import charts, words
-from floodmark.web.choose import View, choose
-from floodmark.web.detail import Detail
-from floodmark.web.house import House
-from floodmark.web.seen import Row, Snapshot, TableHolder, worst_lag
+from floodmark.web import charts
+from floodmark.web.charts import Point
+from floodmark.web.detail import Detail, House
+from floodmark.web.snapshot import Row, Snapshot, TableHolder, worst_first, worst_lag
 
 RUNS_ON_A_PAGE = 50
 TABLES_ON_THE_TIMELINE = 30
@@ -118,9 +118,9 @@ class Pages:
             lstrip_blocks=True,
         )
         self._env.filters |= {
-            "ago": words.ago, "anchor": anchor, "clock": words.clock, "coarse": words.coarse, "count": words.count, "counted": words.counted, "duration": words.duration,
-            "ended": words.ended, "finding": words.finding, "lag": words.lag, "moment": lambda at: f"{at:%Y-%m-%d %H:%M} UTC", "next_step": words.next_step,
-            "shell": shlex.quote, "short": words.short, "shown": lambda text: words.shown(str(text)), "size": words.size,
+            "ago": ago, "anchor": anchor, "clock": clock, "coarse": coarse, "count": count, "counted": counted, "duration": duration,
+            "ended": ended, "finding": finding, "lag": lag, "moment": lambda at: f"{at:%Y-%m-%d %H:%M} UTC", "next_step": next_step,
+            "shell": shlex.quote, "short": short, "shown": lambda text: shown(str(text)), "size": size,
             "slug": lambda word: word.split()[0], "sparkline": charts.sparkline,
         }  # fmt: skip
         static = files("floodmark.web") / "static"
@@ -128,7 +128,7 @@ class Pages:
         scripts = (static / name for name in ("htmx.min.js", "page.js"))
         built = sha256(self._style.encode() + b"".join(one.read_bytes() for one in scripts)).hexdigest()[:12]
         self._env.globals |= {
-            "release": __version__, "built": built, "link": words.table_url, "linked": True, "snapshot": None,
+            "release": __version__, "built": built, "link": table_url, "linked": True, "snapshot": None,
             "pipeline": None, "api": None, "here": None, "address": None, "stage_word": lambda s: STATUS_WORDS.get(s, "unknown"),
             "store_kind": "S3" if self._s3 else "Store", "warehouse_kind": self._warehouse,
         }  # fmt: skip
@@ -158,8 +158,8 @@ class Pages:
         self, snapshot: Snapshot, row: Row, detail: Detail | None, trouble: str | None, now: datetime
     ) -> str:
         return self._page(
-            "table.html", title=row.name, address=words.table_url(row.name), api=f"/api{words.table_url(row.name)}", snapshot=snapshot,
-            commands=words.commands(row), trouble=trouble, **self._table_values(snapshot, row, detail, now),
+            "table.html", title=row.name, address=table_url(row.name), api=f"/api{table_url(row.name)}", snapshot=snapshot,
+            commands=commands(row), trouble=trouble, **self._table_values(snapshot, row, detail, now),
         )  # fmt: skip
 
     def _table_values(
@@ -179,11 +179,11 @@ class Pages:
             "not_followed": [clause(Note(kind)) for kind in document.get("not_followed", ())],
             "charts": table_charts(parts, days, row.target),
             "findings": [
-                (part.run, words.finding(one.kind, one.detail))
+                (part.run, finding(one.kind, one.detail))
                 for part in parts[:RUNS_WITH_FINDINGS]
                 for one in part.findings
             ],
-            "verify_findings": words.verify_findings(row.verified) if row.verified else [],
+            "verify_findings": verify_findings(row.verified) if row.verified else [],
             "run_figures": [_run_figures(part) for part in parts],
             "day_figures": [_day_figures(day) for day in reversed(days)],
         }
@@ -211,7 +211,7 @@ class Pages:
         return self._page(
             "run.html", title=f"Run {run.run}", here="/runs", address=f"/runs/{run.run}", api=f"/api/runs/{run.run}", snapshot=snapshot, run=run,
             parts=shown, more=len(worst) - len(shown), now=now, stages=_stages_of(shown),
-            timeline=charts.timeline([_span(part, link=words.table_url(part.table)) for part in shown[:TABLES_ON_THE_TIMELINE]], None)
+            timeline=charts.timeline([_span(part, link=table_url(part.table)) for part in shown[:TABLES_ON_THE_TIMELINE]], None)
             if run.at and any(part.stage_seconds for part in shown) else "",
         )  # fmt: skip
 
@@ -251,9 +251,8 @@ class Pages:
         tables = []
         for row in snapshot.rows:
             values = self._table_values(snapshot, row, details.get(row.name), now)
-            tables.append(
-                {"row": row, "anchor": values["anchor"], "body": Markup(body.render(**values, linked=False))}
-            )
+            body_html = Markup(body.render(**values, linked=False))
+            tables.append({"row": row, "anchor": values["anchor"], "body": body_html})
         lines = Markup("".join(line.render(row=row, now=now, link=link) for row in snapshot.rows))
         return self._page(
             "report.html", snapshot=snapshot, lines=lines, totals=totals(snapshot.rows), sums=sums(snapshot, now), now=now,
@@ -292,37 +291,27 @@ def table_charts(parts: Sequence[TableOutcome], days: Sequence[Day], target: flo
     runs = [part for part in reversed(parts) if part.at]
     busy = [part for part in runs if not part.idle]
 
-    def per_run(title: str, value: Callable[[TableOutcome], float], said: Callable[[Any], str]) -> Chart:
-        return _bars(title, [(_clock(part.at), value(part), _outcome(part)) for part in busy], said)
+    def per_run(title: str, value: Callable[[TableOutcome], float], say: Callable[[Any], str]) -> Chart:
+        return title, charts.bars([Point(_clock(p.at), value(p), _outcome(p)) for p in busy], say)
 
     in_ids = all(part.lag.seconds is None for part in runs)
-    say = (lambda v: f"{v:,.0f} ids") if in_ids else words.duration
-    lags = [charts.Point(_clock(p.at), p.behind, f"{_clock(p.at)}: {say(p.behind or 0)}") for p in runs]
-    known = [point.value for point in lags if point.value is not None]
-    if len(known) < 3 and len(days) > 2:
-        lags = [charts.Point(d.day, worst_lag(d), f"{d.day}: {say(worst_lag(d) or 0)}") for d in days]
-        known = [point.value for point in lags if point.value is not None]
-    top = f"at most {say(max(known))}" if known else ""
-    line = charts.line(lags, top, None if in_ids else target, f"target {words.coarse(target)}")
+    lags = [Point(_clock(part.at), part.behind) for part in runs]
+    if sum(point.value is not None for point in lags) < 3 and len(days) > 2:
+        lags = [Point(day.day, worst_lag(day)) for day in days]
+    say = (lambda v: f"{v:,.0f} ids") if in_ids else duration
     found = [
-        ("Lag when runs began", line),
-        per_run("Rows per run", lambda p: p.rows_extracted, words.count),
-        per_run("Bytes per run", lambda p: p.bytes_written, words.size),
-        per_run("Seconds per run", lambda p: p.seconds, words.duration),
+        (
+            "Lag when runs began",
+            charts.line(lags, say, None if in_ids else target, f"target {coarse(target)}"),
+        ),
+        per_run("Rows per run", lambda p: p.rows_extracted, count),
+        per_run("Bytes per run", lambda p: p.bytes_written, size),
+        per_run("Seconds per run", lambda p: p.seconds, duration),
     ]
     if len(days) > 2:
-        rows: list[Bar] = [(d.day, d.rows_extracted, "failed" if d.failures else "ok") for d in days]
-        found.append(_bars("Rows per day", rows, words.count))
+        rows = [Point(d.day, d.rows_extracted, "failed" if d.failures else "ok") for d in days]
+        found.append(("Rows per day", charts.bars(rows, count)))
     return found
-
-
-Bar = tuple[str, float, charts.Outcome]  # when, how much, and how it ended
-
-
-def _bars(title: str, values: Sequence[Bar], said: Callable[[Any], str]) -> Chart:
-    points = [charts.Point(at, float(value), f"{at}: {said(value)}", how) for at, value, how in values]
-    most = max((value for _, value, _ in values), default=0)
-    return title, charts.bars(points, f"at most {said(most)}")
 
 
 def _outcome(part: TableOutcome) -> charts.Outcome:
@@ -343,24 +332,17 @@ def _stages_of(parts: Sequence[TableOutcome]) -> list[str]:
 
 
 def _span(part: TableOutcome, link: str | None = None) -> charts.ChartSpan:
-    said = f"{part.table}, {_clock(part.at)}: {words.ended(part.exit_code)}, {words.count(part.rows_extracted)} rows in {words.duration(part.seconds)}"
-    return charts.ChartSpan(
-        part.table,
-        part.at,
-        part.seconds,
-        _outcome(part),
-        said,
-        link or f"/runs/{part.run}",
-        dict(part.stage_seconds),
-    )
+    said = f"{part.table}, {_clock(part.at)}: {ended(part.exit_code)}, {count(part.rows_extracted)} rows in {duration(part.seconds)}"
+    href, stages = link or f"/runs/{part.run}", dict(part.stage_seconds)
+    return charts.ChartSpan(part.table, part.at, part.seconds, _outcome(part), said, href, stages)
 
 
 def _run_figures(part: TableOutcome) -> tuple[str, ...]:
     at, ids = part.lag.seconds, part.lag.ids
-    lag = words.duration(at) if at is not None else f"{ids:,} ids" if ids is not None else ""
+    lag = duration(at) if at is not None else f"{ids:,} ids" if ids is not None else ""
     return (
-        part.run, words.ended(part.exit_code), words.count(part.rows_extracted), words.count(part.rows_reread), words.count(part.rows_loaded),
-        words.count(part.bytes_written), f"{part.seconds:.1f}", lag,
+        part.run, ended(part.exit_code), count(part.rows_extracted), count(part.rows_reread), count(part.rows_loaded),
+        count(part.bytes_written), f"{part.seconds:.1f}", lag,
     )  # fmt: skip
 
 
@@ -368,6 +350,202 @@ def _day_figures(day: Day) -> tuple[str, ...]:
     worst = worst_lag(day)
     lag = "" if worst is None else f"{worst:,.0f}"
     return (
-        day.day, words.count(day.runs), words.count(day.failures), words.count(day.rows_extracted), words.count(day.bytes_written),
+        day.day, count(day.runs), count(day.failures), count(day.rows_extracted), count(day.bytes_written),
         f"{day.seconds:.1f}", lag,
     )  # fmt: skip
+
+
+# ---------------------------------------------------------------- which tables the overview shows
+
+PAGE = 1000
+# Tables that are alike in this stay in the order of their health.
+SORTS: dict[str, Callable[[Row], Any]] = {
+    "health": lambda r: 0,
+    "name": lambda r: r.name,
+    "lag": lambda r: -max(r.at_most or 0, r.lag if r.lag is not None else r.lag_ids or -1),
+    "rows": lambda r: -(r.last.rows_extracted if r.last else -1),
+    "looked": lambda r: r.looked or "",  # the longest ago first
+    "pending": lambda r: -r.pending,
+    "verified": lambda r: r.verified.at if r.verified else "",
+}
+
+
+def page_number(query: Mapping[str, str]) -> int:
+    """The page that an address requests; the first if that is no number."""
+    page = query.get("page", "")
+    return max(1, int(page)) if page.isascii() and page.isdigit() and len(page) < 7 else 1
+
+
+@dataclass(frozen=True)
+class View:
+    """The view that the address requests; anything invalid in it means the default."""
+
+    search: str = ""
+    health: str = ""
+    sort: str = "health"
+    page: int = 1
+
+    @classmethod
+    def of(cls, query: Mapping[str, str]) -> View:
+        health, sort = query.get("health", ""), query.get("sort", "")
+        return cls(
+            query.get("q", "").strip()[:200],
+            health if health in WORDS or health == "attention" else "",
+            sort if sort in SORTS else "health",
+            page_number(query),
+        )
+
+    def url(self, **other: str | int) -> str:
+        """The address of the same view with something changed; defaults are left out."""
+        parts = {"q": self.search, "health": self.health, "sort": self.sort, "page": self.page, **other}
+        usual: dict[str, str | int] = {"q": "", "health": "", "sort": "health", "page": 1}
+        query = urlencode([(name, value) for name, value in parts.items() if value != usual[name]])
+        return f"/?{query}" if query else "/"
+
+
+@dataclass(frozen=True)
+class ChosenRows:
+    """The rows of one page, and how many there are in all."""
+
+    rows: Sequence[Row]
+    found: int
+    pages: int
+
+
+def choose(rows: Sequence[Row], asked: View) -> ChosenRows:
+    """The requested rows, in the requested order."""
+    wanted = asked.search.casefold()
+    found = [
+        row
+        for row in rows
+        if wanted in row.name.casefold()
+        and (
+            not asked.health
+            or row.health.word == asked.health
+            or (asked.health == "attention" and row.health.word != "ok")
+        )
+    ]
+    ordered = sorted(worst_first(found), key=SORTS[asked.sort])
+    pages = max(1, -(-len(ordered) // PAGE))
+    page = min(asked.page, pages)
+    return ChosenRows(ordered[(page - 1) * PAGE : page * PAGE], len(ordered), pages)
+
+
+# ---------------------------------------------------------------- how things are worded
+
+EXIT_CODES = {
+    0: ("done", ""),
+    1: (
+        "a bug in Floodmark",
+        "Run it again with --debug, and report the traceback. Nothing committed is lost.",
+    ),
+    2: (
+        "usage or configuration",
+        "Correct what the message names: the command, the configuration or the privileges.",
+    ),
+    3: ("another run holds the table", "Nothing to do: the other run is doing the work."),
+    4: ("a service failed", "Run the same command again: nothing is lost."),
+    5: (
+        "the warehouse's answer was lost",
+        "Run the same command again: the ledger shows what was committed.",
+    ),
+    6: (
+        "data or state that is not safe to continue with",
+        "Decide as the message says; nothing continues until then.",
+    ),
+    7: ("verification found differences", "Look at the findings, then: floodmark verify --repair."),
+    130: ("interrupted", "Run the same command again: it continues from there."),
+    143: ("interrupted", "Run the same command again: it continues from there."),
+}
+
+
+def ended(code: int | None) -> str:
+    """An exit code in words; None: the run ended without one."""
+    if code is None:
+        return "killed, or its machine stopped"
+    return EXIT_CODES.get(code, (f"exit code {code}", ""))[0]
+
+
+def next_step(code: int | None) -> str:
+    """What to do about an exit code."""
+    return EXIT_CODES.get(130 if code is None else code, ("", ""))[1]
+
+
+def finding(kind: str, detail: str) -> str:
+    """A finding in a line: its kind, and what it says."""
+    return f"{kind.replace('_', ' ')}: {detail}".rstrip(": ")
+
+
+def verify_findings(verify: LastVerify) -> list[str]:
+    """The first findings of a verify, each in a line."""
+    return [
+        finding(str(one.get("kind", "finding")), str(one.get("detail", ""))) for one in verify.findings[:50]
+    ]
+
+
+def ago(moment: str | None, now: datetime) -> str:
+    """`3 min ago`, coarse: it is read at a glance and should not change with every look."""
+    seconds = age(moment, now)
+    if seconds is None:
+        return "never"
+    return "just now" if seconds < 45 else f"{coarse(seconds)} ago"
+
+
+def coarse(seconds: float) -> str:
+    """A length of time in one unit: `45 s`, `12 min`, `5 h`, `3 d`."""
+    for limit, unit, name in ((100, 1, "s"), (100 * 60, 60, "min"), (48 * 3600, 3600, "h")):
+        if seconds < limit:
+            return f"{round(seconds / unit):,} {name}"
+    return f"{round(seconds / 86400):,} d"
+
+
+def lag(row: Row) -> str:
+    """How far a table was behind when a sync last looked; at most so far by now, if that is too far."""
+    if row.at_most is not None and (row.lag or 0.0) <= row.target:
+        return f"up to {coarse(row.at_most)}"
+    if row.lag is not None:
+        return "none" if row.lag < 1 else coarse(row.lag)
+    if row.lag_ids is not None:
+        return "none" if row.lag_ids == 0 else f"{count(row.lag_ids)} ids"
+    return "unknown"
+
+
+def short(number: int) -> str:
+    """A count for a narrow place: `1,250,000` as `1.25 M`."""
+    for unit, name in ((1_000_000_000, "G"), (1_000_000, "M"), (10_000, "k")):
+        if number >= unit:
+            scale = 1000 if name == "k" else unit
+            return (
+                f"{number / scale:.3g} {name}" if number < 1000 * scale else f"{number / scale:,.0f} {name}"
+            )
+    return count(number)
+
+
+def table_url(name: str) -> str:
+    return f"/tables/{quote(name, safe='')}"
+
+
+def commands(row: Row) -> list[tuple[str, str]]:
+    """What to do next with a table, with the command to copy; the likeliest first."""
+    t = shlex.quote(row.name)
+    sync = ("Bring it up to date", f"floodmark sync -t {t}")
+    verify = ("Compare every row with the source", f"floodmark verify -t {t}")
+    repair = ("Read again what differs", f"floodmark verify -t {t} --repair")
+    load = ("Load the waiting files", f"floodmark sync -t {t} --redshift-only")
+    plan = ("See what the next sync would do", f"floodmark plan -t {t}")
+    rest = [
+        ("Set the position by hand", f"floodmark watermark set -t {t} --timestamp 'YYYY-MM-DD HH:MM:SS'"),
+        ("Go back to an earlier position", f"floodmark watermark restore -t {t} --commit N"),
+        ("Start over", f"floodmark watermark reset -t {t}"),
+    ]
+    first = {
+        "failed": [sync, plan],
+        "failing": [sync, plan],
+        "behind": [sync, plan],
+        "waiting to load": [load],
+        "never synced": [plan, sync],
+        "unknown": [("Check what is there", f"floodmark watermark validate -t {t}"), sync],
+    }.get(row.health.word, [])
+    if row.verified is not None and row.verified.differences:
+        first = [repair, *first]
+    return [*first, verify, *rest]

@@ -12,6 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import uvicorn
 
@@ -24,8 +25,8 @@ from floodmark.store.store import Store
 from floodmark.web.app import Dashboard
 from floodmark.web.detail import Detail, Details
 from floodmark.web.gate import Token, is_loopback
-from floodmark.web.look import Looks, Watch
 from floodmark.web.pages import Pages
+from floodmark.web.snapshot import Looks, Watch
 
 LEAST_TOKEN = 16  # characters
 LOCAL_NAMES = ("localhost", "127.0.0.1", "::1")
@@ -117,7 +118,7 @@ def serve(config: Config, asked: ServeOptions, scrub: Scrub, ready: Callable[[st
             server.run(sockets=[listening])
 
 
-def report(config: Config, file: Path, scrub: Scrub, ledger: bool = True) -> dict[str, object]:
+def report(config: Config, file: Path, scrub: Scrub, ledger: bool = True) -> dict[str, Any]:
     """Writes overview and tables into one file, whole or not at all; returns what is in it."""
     if not file.parent.is_dir():
         raise ConfigError(f"there is no folder {file.parent}")

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from floodmark.cli.output.plan import plan_lines
+from floodmark.cli.plan import plan_lines
 from floodmark.load.preview import look_briefly
 from floodmark.log.log import Log
 from floodmark.model.events import Event, Noted

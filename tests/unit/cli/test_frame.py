@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from floodmark.cli.progress.frame import Picture, Running, Stage, compact, frame, said_wait
+from floodmark.cli.frame import Picture, Running, Stage, compact, frame, said_wait
 from floodmark.model.run import Step, Wait
 from floodmark.model.text import cells, shortened, shortened_alike
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from floodmark.cli.output.clean import files_lines
-from floodmark.cli.output.document import folded
-from floodmark.cli.output.history import history_lines
-from floodmark.cli.output.watermark import list_lines, watermark_lines
+from floodmark.cli.clean import files_lines
+from floodmark.cli.layout import folded
+from floodmark.cli.watermark import list_lines, watermark_lines
+from floodmark.cli.watermark_history import history_lines
 from floodmark.model.results import History, StagedFiles
 from floodmark.model.text import cells
 from tests.unit.conftest import mark
@@ -56,21 +56,21 @@ def told(lines: list[str]) -> str:
 
 @pytest.mark.parametrize("width", WIDTHS)
 def test_the_list_of_watermarks_fits_and_keeps_names_positions_and_states(width: int) -> None:
-    lines = list_lines(TABLES, warehouse="duckdb", width=width)
+    lines = list_lines(TABLES, warehouse="DuckDB", width=width)
     assert max(map(cells, lines)) <= width
     for word in ("orders", LONG.partition(".")[2], "countries", "2025-08-14 15:30:22", "success"):
         assert word in told(lines)
 
 
 def test_columns_that_are_left_out_are_named() -> None:
-    lines = list_lines(TABLES[:1], warehouse="duckdb", width=96)
+    lines = list_lines(TABLES[:1], warehouse="DuckDB", width=96)
     assert "STRATEGY" not in lines[0]
     assert lines[-1] == "Not shown, for lack of space: strategy. --json has everything."
-    assert "STRATEGY" in list_lines(TABLES[:1], warehouse="duckdb")[0]
+    assert "STRATEGY" in list_lines(TABLES[:1], warehouse="DuckDB")[0]
 
 
 def test_one_long_name_does_not_take_the_table_apart() -> None:
-    head, first, long, second, *_ = list_lines(TABLES, warehouse="duckdb", width=82)
+    head, first, long, second, *_ = list_lines(TABLES, warehouse="DuckDB", width=82)
     assert head.startswith("TABLE") and first.startswith(
         "orders"
     )  # as shop.countries has no room for its schema
@@ -135,6 +135,6 @@ def test_a_plan_is_folded_behind_its_labels() -> None:
 @pytest.mark.parametrize("width", [40, 80, 120, None])
 def test_a_watermark_that_was_set_by_hand_is_marked_at_every_width(width: int | None) -> None:
     manual = mark(metadata={"manual_watermark": True})
-    lines = list_lines([manual, TABLES[1]], warehouse="duckdb", width=width)
+    lines = list_lines([manual, TABLES[1]], warehouse="DuckDB", width=width)
     assert told(lines).count("*") == 2 and "* set by hand" in told(lines)
-    assert "*" not in told(list_lines(TABLES, warehouse="duckdb", width=width))
+    assert "*" not in told(list_lines(TABLES, warehouse="DuckDB", width=width))

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from floodmark.cli import printing
 from floodmark.cli.main import main
-from floodmark.cli.output import emit
-from floodmark.cli.output.watermark import list_lines
+from floodmark.cli.watermark import list_lines
 from floodmark.model import events
 from floodmark.model.errors import ConfigError, TransientError
 from floodmark.model.results import Failure, WatermarkList
@@ -238,15 +238,15 @@ def test_an_error_common_to_several_tables_is_printed_once() -> None:
     def of(table: str | None, message: str = "no such folder") -> Failure:
         return Failure(code=2, kind="config", table=table, message=message, hint="make it")
 
-    assert emit.together([of("s.a"), of("s.b", "else"), of("s.c")]) == [
+    assert printing.together([of("s.a"), of("s.b", "else"), of("s.c")]) == [
         of("s.a and s.c"),
         of("s.b", "else"),
     ]
-    (said,) = emit.together([of(f"s.{name}") for name in "abcdef"])
-    assert emit.error_lines(said) == [
+    (said,) = printing.together([of(f"s.{name}") for name in "abcdef"])
+    assert printing.error_lines(said) == [
         "floodmark: s.a, s.b and 4 more tables: no such folder", "  make it",
     ]  # fmt: skip
-    assert emit.together([of(None)]) == [of(None)]  # of a whole run
+    assert printing.together([of(None)]) == [of(None)]  # of a whole run
 
 
 def test_only_the_mistakes_of_a_configuration_have_a_line_each(
@@ -261,7 +261,7 @@ def test_only_the_mistakes_of_a_configuration_have_a_line_each(
     ]
     # A server's message that imitates ours is still one line.
     said = ConfigError("the server has 2 mistakes:\n  one\n  two")
-    assert emit.error_lines(said) == ["floodmark: the server has 2 mistakes: one two"]
+    assert printing.error_lines(said) == ["floodmark: the server has 2 mistakes: one two"]
 
 
 def test_a_status_has_its_colour_even_if_the_warehouse_is_unreachable() -> None:

@@ -9,11 +9,9 @@ from collections.abc import Callable
 
 import pytest
 
+from floodmark.cli import printing
 from floodmark.cli.options import Settings
-from floodmark.cli.output import emit
-from floodmark.cli.progress.bars import BarProgress
-from floodmark.cli.progress.lines import PlainProgress
-from floodmark.cli.progress.silent import SilentProgress
+from floodmark.cli.progress import BarProgress, PlainProgress, SilentProgress
 from floodmark.model import events
 from floodmark.model.errors import Interrupted, TransientError
 from floodmark.model.run import Step, TableReport, Wait
@@ -118,8 +116,8 @@ def plain(monkeypatch: pytest.MonkeyPatch) -> Plain:
     """Plain progress that writes elsewhere, and says after so many seconds what lasts."""
 
     def made(write: Callable[[str], None], patience: float = 5.0) -> PlainProgress:
-        monkeypatch.setattr("floodmark.cli.progress.lines.to_stderr", write)
-        monkeypatch.setattr("floodmark.cli.progress.lines.EVERY", patience)
+        monkeypatch.setattr("floodmark.cli.progress.to_stderr", write)
+        monkeypatch.setattr("floodmark.cli.progress.EVERY", patience)
         return PlainProgress(Scrubber())
 
     return made
@@ -219,7 +217,7 @@ def test_no_color_and_a_dumb_terminal_get_plain_lines(
     monkeypatch.setattr("sys.stderr", Terminal())
     assert type(Settings().progress()) is (PlainProgress if plain else BarProgress)
     assert type(Settings(quiet=True).progress()) is type(Settings(json=True).progress()) is SilentProgress
-    assert not emit.coloured(io.StringIO())
+    assert not printing.coloured(io.StringIO())
 
 
 def test_bars_end_cleanly_and_are_not_drawn_again(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,8 +8,7 @@ import sys
 
 import pytest
 
-from floodmark.cli.output.emit import error_lines
-from floodmark.cli.stderr import fitted, to_stderr
+from floodmark.cli.printing import error_lines, to_stderr, wrap
 from floodmark.model.errors import ConfigError
 from floodmark.model.text import cells
 
@@ -23,7 +22,7 @@ ERROR = ConfigError(
 @pytest.mark.parametrize("width", [40, 60, 80, 120])
 def test_an_error_is_broken_between_words_and_its_hint_stays_recognizable(width: int) -> None:
     said, hint = error_lines(ERROR)
-    lines = fitted(f"{said}\n{hint}", width)
+    lines = wrap(f"{said}\n{hint}", width)
     long = f"{ERROR.table}:"
     assert all(cells(line) <= width or line.strip() == long for line in lines)
     assert " ".join(" ".join(lines).split()) == " ".join(f"{said} {hint}".split())
@@ -33,13 +32,13 @@ def test_an_error_is_broken_between_words_and_its_hint_stays_recognizable(width:
 
 def test_a_command_to_paste_is_never_broken_by_a_newline() -> None:
     command = "floodmark watermark reset -t shop.orders --redshift-only"
-    lines = fitted(f"  load its files again with {command}, or drop the table", 40)
+    lines = wrap(f"  load its files again with {command}, or drop the table", 40)
     assert lines == ["  load its files again with", f"    {command},", "    or drop the table"]
 
 
 def test_without_a_terminal_a_line_stays_one_line() -> None:
     line = "floodmark: " + "word " * 100
-    assert fitted(line, None) == [line]
+    assert wrap(line, None) == [line]
 
 
 def test_a_narrow_terminal_gets_whole_words(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from floodmark.cli.main import main
-from floodmark.cli.output.sync import Shown, sync_lines
+from floodmark.cli.sync import Shown, sync_lines
 from floodmark.model import events
 from floodmark.model.errors import DataError, Interrupted, TransientError
-from floodmark.model.results import Plan
+from floodmark.model.results import PlanResult
 from floodmark.model.run import SyncReport, TableReport
 from floodmark.model.text import cells
 from tests.unit.conftest import does, mark
@@ -127,13 +127,13 @@ def test_a_result_fits_the_terminal_and_conveys_nothing_by_colour_alone(width: i
         assert ("✓ ok" in text and "✗ failed" in text) == paint
 
 
-def planned(rows: int, slices: int, files: int, *ddl: str, unknown: str | None = None) -> Plan:
+def planned(rows: int, slices: int, files: int, *ddl: str, unknown: str | None = None) -> PlanResult:
     found = {
         "rows": rows, "files": slices, "slices": slices, "window": None, "read_again": [],
         "pending": None if unknown else {"files": files, "rows": files * 100}, "ddl": list(ddl),
         "warehouse_unknown": unknown,
     }  # fmt: skip
-    return Plan.of(found)
+    return PlanResult.of(found)
 
 
 def test_a_dry_run_shows_rows_slices_pending_files_and_statements() -> None:

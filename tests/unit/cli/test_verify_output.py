@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from floodmark.cli.main import main
-from floodmark.cli.output.verify import verify_lines
+from floodmark.cli.verify import verify_lines
 from floodmark.model import events
 from floodmark.model.results import VerifiedTable
 from floodmark.model.run import Finding

@@ -8,7 +8,7 @@ import pytest
 
 from floodmark.cli.main import main
 from floodmark.cli.options import split_timestamp
-from floodmark.cli.output.watermark import cleared_lines, list_lines, watermark_lines
+from floodmark.cli.watermark import cleared_lines, list_lines, watermark_lines
 from floodmark.model.results import OlderWatermark, SystemWatermark, Watermark
 from tests.unit.conftest import mark
 
@@ -20,13 +20,13 @@ EMPTY = mark(
 )  # fmt: skip
 
 
-def shown(document: Watermark, warehouse: str = "duckdb") -> str:
+def shown(document: Watermark, warehouse: str = "DuckDB") -> str:
     return "\n".join(watermark_lines(document, False, warehouse=warehouse))
 
 
 def test_the_load_stage_names_redshift_where_that_is_the_warehouse() -> None:
-    assert "S3 → Redshift" in shown(mark(), "redshift")
-    assert "REDSHIFT" in list_lines([mark()], warehouse="redshift")[0]
+    assert "S3 → Redshift" in shown(mark(), "Redshift")
+    assert "REDSHIFT" in list_lines([mark()], warehouse="Redshift")[0]
 
 
 def test_a_table_that_is_read_whole_may_have_no_snapshot_yet() -> None:

@@ -11,7 +11,7 @@ import pytest
 
 import floodmark
 from floodmark.host.children import child_environment
-from floodmark.integrations.command import Command
+from floodmark.integrations.command import CommandProcess
 from floodmark.load.duckdb.ledger import ledger_sums
 from floodmark.spark import worker_daemon
 from floodmark.spark.jvm import settings
@@ -77,7 +77,7 @@ def test_the_command_of_the_user_and_of_an_orchestrator_imports_nothing_from_the
 ) -> None:
     done = hostile.run("doctor", "--help")
     assert (done.returncode, done.stderr) == (0, "")
-    ended = Command(("--json", "watermark", "list")).run()
+    ended = CommandProcess(("--json", "watermark", "list")).run()
     assert (ended.code, hostile.marks) == (2, []) and "floodmark.yaml" in ended.why
 
 

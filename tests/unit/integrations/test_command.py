@@ -10,7 +10,15 @@ from typing import Any
 
 import pytest
 
-from floodmark.integrations.command import Command, Ended, Missing, moved, short, sync_arguments, verdict
+from floodmark.integrations.command import (
+    CommandProcess,
+    CommandResult,
+    Missing,
+    moved,
+    short,
+    sync_arguments,
+    verdict,
+)
 from floodmark.model.errors import PRECEDENCE, ConfigError
 
 
@@ -28,9 +36,9 @@ def test_every_exit_code_of_the_contract_has_a_verdict() -> None:
     }  # fmt: skip
 
 
-def script(code: str, **more: Any) -> tuple[Command, list[str]]:
+def script(code: str, **more: Any) -> tuple[CommandProcess, list[str]]:
     said: list[str] = []
-    return Command((), (sys.executable, "-c", code), say=said.append, **more), said
+    return CommandProcess((), (sys.executable, "-c", code), say=said.append, **more), said
 
 
 def test_the_document_is_what_the_command_prints_and_its_errors_are_passed_on() -> None:
@@ -48,15 +56,18 @@ def test_a_listener_that_fails_does_not_hold_the_command() -> None:
         raise ConnectionError(line)
 
     code = "import sys; [print('x' * 99, file=sys.stderr) for _ in range(5000)]; print('{}')"  # fills a pipe
-    ended = Command((), (sys.executable, "-c", code), say=fails).run()
+    ended = CommandProcess((), (sys.executable, "-c", code), say=fails).run()
     assert (ended.code, ended.document) == (0, {})
 
 
 def test_why_it_failed_is_the_error_of_the_document() -> None:
     error = {"message": "MySQL is away.", "hint": "run again"}
-    assert Ended(4, {"ok": False, "error": error}, ("x",)).why == "MySQL is away. run again"
-    assert Ended(4, {"tables": [{"error": None}, {"error": error}]}, ()).why == "MySQL is away. run again"
-    assert Ended(-9, None, ()).why == "floodmark ended with exit code -9"
+    assert CommandResult(4, {"ok": False, "error": error}, ("x",)).why == "MySQL is away. run again"
+    assert (
+        CommandResult(4, {"tables": [{"error": None}, {"error": error}]}, ()).why
+        == "MySQL is away. run again"
+    )
+    assert CommandResult(-9, None, ()).why == "floodmark ended with exit code -9"
 
 
 def test_stop_ends_the_command_by_sigterm(tmp_path: Path) -> None:
@@ -64,7 +75,7 @@ def test_stop_ends_the_command_by_sigterm(tmp_path: Path) -> None:
         "import signal, sys, time; signal.signal(signal.SIGTERM, lambda *a: sys.exit(143)); "
         f"open({str(tmp_path / 'up')!r}, 'w').close(); time.sleep(60)"
     )
-    ended: list[Ended] = []
+    ended: list[CommandResult] = []
     thread = threading.Thread(target=lambda: ended.append(command.run()))
     thread.start()
     while not (tmp_path / "up").exists():
@@ -80,9 +91,9 @@ def test_stop_from_a_signal_handler_ends_a_run_that_waits_below_it(tmp_path: Pat
     code = """
 import os, signal, sys, threading, time
 from pathlib import Path
-from floodmark.integrations.command import Command
+from floodmark.integrations.command import CommandProcess
 
-command = Command((), (sys.executable, "child.py"))
+command = CommandProcess((), (sys.executable, "child.py"))
 signal.signal(signal.SIGTERM, lambda *a: command.stop())
 
 def strike():
@@ -104,7 +115,7 @@ def test_a_command_that_does_not_end_is_killed(tmp_path: Path) -> None:
         f"open({str(tmp_path / 'up')!r}, 'w').close(); time.sleep(60)",
         stop_seconds=0.1,
     )
-    ended: list[Ended] = []
+    ended: list[CommandResult] = []
     thread = threading.Thread(target=lambda: ended.append(command.run()))
     thread.start()
     while not (tmp_path / "up").exists():

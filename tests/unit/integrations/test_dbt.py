@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from floodmark.config.load import AlertSpec, Config, SourceSpec, StoreSpec, WarehouseSpec
-from floodmark.integrations.dbt import HEAD, Wanted, document, text, write
+from floodmark.integrations.dbt import HEAD, SourcesOptions, document, text, write
 from floodmark.model.errors import ConfigError
 from tests.support.warehouse_loads import CODES, ORDERS
 
@@ -25,7 +25,7 @@ def table(content: dict[str, Any], n: int = 0) -> dict[str, Any]:
 
 
 def test_every_table_has_its_columns_and_its_freshness() -> None:
-    content = document(config(), [ORDERS, CODES], Wanted("shop"))
+    content = document(config(), [ORDERS, CODES], SourcesOptions("shop"))
     assert content["sources"][0]["name"] == "shop" and content["sources"][0]["schema"] == "main"
     assert [one["name"] for one in content["sources"][0]["tables"]] == ["codes", "orders"]
     orders = table(content, 1)
@@ -43,24 +43,24 @@ def test_every_table_has_its_columns_and_its_freshness() -> None:
 @pytest.mark.parametrize(
     ("more", "wanted", "warn", "error"),
     [
-        ({"alerts": AlertSpec(behind=7200.0)}, Wanted(), (2, "hour"), (8, "hour")),
-        ({"entries": {"shop.orders": {"behind": 90.0}}}, Wanted(), (2, "minute"), (6, "minute")),
-        ({}, Wanted(warn_after=86_400.0, error_after=172_800.0), (1, "day"), (2, "day")),
+        ({"alerts": AlertSpec(behind=7200.0)}, SourcesOptions(), (2, "hour"), (8, "hour")),
+        ({"entries": {"shop.orders": {"behind": 90.0}}}, SourcesOptions(), (2, "minute"), (6, "minute")),
+        ({}, SourcesOptions(warn_after=86_400.0, error_after=172_800.0), (1, "day"), (2, "day")),
     ],
 )
 def test_the_limits_are_those_of_the_configuration_or_the_command(
-    more: dict[str, Any], wanted: Wanted, warn: tuple[int, str], error: tuple[int, str]
+    more: dict[str, Any], wanted: SourcesOptions, warn: tuple[int, str], error: tuple[int, str]
 ) -> None:
     found = table(document(config(**more), [ORDERS], wanted))["config"]["freshness"]
     assert tuple(found["warn_after"].values()) == warn and tuple(found["error_after"].values()) == error
 
 
 def test_without_the_freshness_table_there_is_no_freshness() -> None:
-    assert "config" not in table(document(config(freshness=False), [ORDERS], Wanted()))
+    assert "config" not in table(document(config(freshness=False), [ORDERS], SourcesOptions()))
 
 
 def test_the_file_is_yaml_and_is_not_written_over_somebody_elses(tmp_path: Path) -> None:
-    content = document(config(), [ORDERS], Wanted())
+    content = document(config(), [ORDERS], SourcesOptions())
     assert yaml.safe_load(text(content)) == content
     file = tmp_path / "sources.yml"
     write(file, content, force=False)

@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
+from floodmark.cli import printing
 from floodmark.cli.logs import JsonLines, TextLines
 from floodmark.cli.main import main
 from floodmark.cli.options import Settings
-from floodmark.cli.output import emit
-from floodmark.cli.progress.lines import PlainProgress
+from floodmark.cli.progress import PlainProgress
 from floodmark.config.file import parse
 from floodmark.config.load import StoreSpec, load
 from floodmark.load.files import fetch
@@ -141,11 +141,11 @@ def test_control_characters_are_escaped_everywhere(
     assert shown(STEERING) == "a\\x1b[2Jb\\x9b31mc\\rd\\ne\\u202ef\\x7f"
     assert json.loads(shown_json(json.dumps(STEERING, ensure_ascii=False))) == STEERING
     settings = Settings()
-    settings.result({}, lambda: [STEERING, "second"])
+    settings.result({}, lambda _: [STEERING, "second"])
     settings.json = True
     settings.result({"table": STEERING}, list)
     PlainProgress(Scrubber())(events.Noted(STEERING, STEERING))
-    for line in emit.error_lines(ConfigError(STEERING, hint=STEERING, table=STEERING)):
+    for line in printing.error_lines(ConfigError(STEERING, hint=STEERING, table=STEERING)):
         assert not steers(line) and "\n" not in line
     record = logging.LogRecord("floodmark", 30, "", 0, "%s", (STEERING,), None)
     record.table = STEERING
@@ -162,7 +162,7 @@ def test_only_the_colours_of_floodmark_itself_reach_a_terminal() -> None:
 
 
 def test_an_error_s_line_is_never_endless() -> None:
-    told = emit.error_lines(ConfigError("m" * 500_000, hint="h" * 500_000, table="t" * 500_000))
+    told = printing.error_lines(ConfigError("m" * 500_000, hint="h" * 500_000, table="t" * 500_000))
     assert len(told) == 2 and all(len(line) < 2000 for line in told)
 
 

@@ -20,7 +20,7 @@ from floodmark.model.commit import DataFile, Deletes
 from floodmark.store.store import Store
 from floodmark.watermark.drill import watermark_drill
 from floodmark.watermark.validate import watermark_validate
-from floodmark.web.house import count
+from floodmark.web.detail import count
 from tests.support.samples import RUN, TABLE
 
 PLACES = pytest.mark.parametrize("place", ["keys", "data"])

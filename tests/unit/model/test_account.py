@@ -10,13 +10,13 @@ import pytest
 from floodmark.model import events
 from floodmark.model.account import Account, after
 from floodmark.model.errors import TransientError
-from floodmark.model.results import Plan, Watermark
+from floodmark.model.results import PlanResult, Watermark
 from floodmark.model.run import Counts, Finding, Lag, TableReport
 
 T = "s.t"
 AWAY = TransientError("away")
 FINDING = Finding("orphan", T, "a file")
-MARK, PLAN = Watermark.of({"commit": 1}), Plan.of({"rows": 5})
+MARK, PLAN = Watermark.of({"commit": 1}), PlanResult.of({"rows": 5})
 PLACE = MARK.but(commit=3)
 COUNTS = Counts(rows_extracted=3, rows_reread=2, rows_deleted=1, files_written=2, bytes_written=9)
 BEFORE = TableReport(

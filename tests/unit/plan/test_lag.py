@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from floodmark.cli.layout import behind
 from floodmark.cli.main import main
-from floodmark.cli.output.document import behind
 from floodmark.config.load import load
 from floodmark.log.claim import Claimed, claim
 from floodmark.log.log import Log, draft

@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 
 import pytest
 
-from floodmark.cli.output.doctor import check_lines, summary_lines
+from floodmark.cli.setup import check_lines, summary_lines
 from floodmark.config.file import Tree
 from floodmark.config.load import Config, SourceSpec, StoreSpec, TableOptions, Tls, WarehouseSpec
 from floodmark.load.redshift.facts import DatabaseFacts, Rights, region

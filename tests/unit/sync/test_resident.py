@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from floodmark.cli.output.sync import cycle_line
-from floodmark.cli.progress.lines import PlainProgress
-from floodmark.cli.resident import failing_line, recovered_line
+from floodmark.cli.progress import PlainProgress
+from floodmark.cli.sync import cycle_line, failing_line, recovered_line
 from floodmark.model import events
 from floodmark.model.errors import ConfigError, ConflictError, TransientError, UnknownOutcome
 from floodmark.model.run import SyncReport, TableReport

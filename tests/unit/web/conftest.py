@@ -13,7 +13,7 @@ from floodmark.model.secrets import Scrubber
 from floodmark.store.store import Store
 from floodmark.web.app import Dashboard
 from floodmark.web.gate import Token
-from floodmark.web.look import Looks, Watch
+from floodmark.web.snapshot import Looks, Watch
 from tests.support.dashboards import Filled, config_of
 
 Client = Callable[..., TestClient]

@@ -15,7 +15,7 @@ from floodmark.log.status import DoctorResult, read_doctor, write_doctor
 from floodmark.model.times import stamp
 from floodmark.status.facts import AllFacts
 from floodmark.status.metrics import exposition
-from floodmark.web.look import Looks
+from floodmark.web.snapshot import Looks
 from tests.support.dashboards import HOSTILE, Filled, every_health, seen
 from tests.support.frozen import freeze
 from tests.unit.web.conftest import Client

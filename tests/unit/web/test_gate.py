@@ -14,8 +14,8 @@ from floodmark.config.load import Config
 from floodmark.web import gate
 from floodmark.web.app import Dashboard
 from floodmark.web.gate import host_name, is_loopback, is_welcome
-from floodmark.web.look import Looks, Watch
 from floodmark.web.pages import Pages
+from floodmark.web.snapshot import Looks, Watch
 from tests.unit.web.conftest import Client
 
 TOKEN = "a-token-of-some-length"

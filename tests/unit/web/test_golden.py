@@ -14,9 +14,9 @@ from floodmark import __version__
 from floodmark.log.status import DoctorResult, write_doctor
 from floodmark.model.secrets import Scrubber
 from floodmark.store.store import Store
-from floodmark.web import house, serve
+from floodmark.web import detail, serve
 from floodmark.web.app import Dashboard
-from floodmark.web.look import Looks, Watch
+from floodmark.web.snapshot import Looks, Watch
 from tests.support.dashboards import KILLED, NOW, Filled, config_of, every_state
 from tests.support.frozen import freeze
 
@@ -57,7 +57,7 @@ def rendered(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str
     scrub.learn(config)
     with pytest.MonkeyPatch.context() as patch:
         freeze(patch, NOW)
-        patch.setattr(house.StoreCounts, "_count", lambda self: None)
+        patch.setattr(detail.StoreCounts, "_count", lambda self: None)
         with every_state(filled):
             check: dict[str, str | None] = {
                 "section": "source",

@@ -22,10 +22,8 @@ from floodmark.model.errors import TransientError
 from floodmark.model.ledger import LoadSum
 from floodmark.status.health import Mark
 from floodmark.web import documents
-from floodmark.web.choose import View
-from floodmark.web.ledger import LedgerSeen, due, loads_of, waiting
-from floodmark.web.look import Looks
-from floodmark.web.pages import Pages
+from floodmark.web.pages import Pages, View
+from floodmark.web.snapshot import LedgerSeen, Looks, due, loads_of, waiting
 from tests.support.dashboards import Filled
 
 NOW = datetime(2026, 11, 17, 12, 0, tzinfo=UTC)

@@ -13,7 +13,7 @@ from floodmark.log.document import primary_path
 from floodmark.log.outcomes import ErrorText
 from floodmark.model.errors import TransientError
 from floodmark.store.store import Object, Store
-from floodmark.web.look import Looks
+from floodmark.web.snapshot import Looks
 from tests.support.dashboards import NOW, Filled, config_of, every_health, seen
 from tests.support.watermark_copies import Counting
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from floodmark.cli import web as commands
+from floodmark.cli import monitoring as commands
 from floodmark.cli.main import main
 from floodmark.config.load import Config
 from floodmark.model.errors import ConfigError

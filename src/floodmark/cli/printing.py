@@ -1,19 +1,22 @@
-"""Results: documents as JSON for programs, as text for people; errors as one or two lines.
+"""What the command line prints: results on stdout as JSON or text, errors and progress on stderr.
 
 The text is made from the same results that `--json` prints, by pure functions, so the two can't disagree.
-Only results go to stdout; its reader may go away at any time.
+Only results go to stdout; its reader may go away at any time. Lines on stderr have whole words on a terminal however
+narrow it is, and it is no failure if nobody reads them.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import sys
+import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from floodmark.model.errors import FloodmarkError, TransientError
-from floodmark.model.text import shown, shown_json
+from floodmark.model.text import cells, shown, shown_json
 
 if TYPE_CHECKING:
     from floodmark.model.results import Failure
@@ -26,33 +29,41 @@ Scrub = Callable[[str], str]
 # Where a document can hold free text from other systems; names and numbers are left as they are.
 _FREE_TEXT = frozenset({"message", "hint", "detail", "last_error", "notes"})
 _LONGEST = 1600  # characters of an error's line
+# A command to paste: broken by a newline, the shell would run its first half.
+_COMMAND = re.compile(r"\bfloodmark (?:[^\s,;)]+ )*[^\s,;)]+")
+_GLUE = "\xa0"  # textwrap doesn't break there
 
 
-def coloured(stream: Any) -> bool:
-    """Whether colours are welcome there."""
+def coloured(stream: Any = None) -> bool:
+    """Whether colours are welcome there; on stdout by default."""
     plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
-    return not plain and bool(getattr(stream, "isatty", lambda: False)())
+    return not plain and bool(getattr(stream or sys.stdout, "isatty", lambda: False)())
 
 
-def width(stream: Any) -> int | None:
-    """The columns of the terminal there; None where there is none. One that does not know its size says 0."""
+def width(stream: Any = None) -> int | None:
+    """The columns of the terminal there (stdout by default); None where there is none. One that does not know its size says 0."""
+    stream = stream or sys.stdout
     try:
         return max(20, os.get_terminal_size(stream.fileno()).columns or 80) if stream.isatty() else None
     except (OSError, ValueError, AttributeError):
         return None
 
 
+def _write(stream: Any, text: str) -> None:
+    encoding = stream.encoding or "utf-8"
+    stream.write(text.encode(encoding, "replace").decode(encoding) + "\n")
+    stream.flush()
+
+
 def emit(text: str) -> None:
     """A result to stdout. A reader that went away is not a failure; a full disk is one."""
     try:
-        encoding = sys.stdout.encoding or "utf-8"
-        sys.stdout.write(text.encode(encoding, "replace").decode(encoding) + "\n")
-        sys.stdout.flush()
-    except BrokenPipeError:
+        _write(sys.stdout, text)
+    except OSError as error:
         # Python would try once more at exit, and complain.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    except OSError as error:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if isinstance(error, BrokenPipeError):
+            return
         why = error.strerror or str(error)
         hint = "the command's work is done; only its printed result is lost"
         raise TransientError(f"the result could not be written to stdout: {why}", hint=hint) from error
@@ -67,8 +78,38 @@ def emit_json(document: Document, scrub: Scrub, indent: int | None = 2) -> None:
 
 def emit_lines(lines: Sequence[str]) -> None:
     """A result for people to stdout."""
-    painted = coloured(sys.stdout)
+    painted = coloured()
     emit("\n".join(shown(line, painted) for line in lines))
+
+
+def to_stderr(text: str, *, fit: bool = True) -> None:
+    """A text to stderr; a closed stderr is no reason to stop. Without `fit`, its lines stay as they are."""
+    stream = sys.stderr
+    try:
+        _write(stream, "\n".join(wrap(text, width(stream) if fit and stream else None)))
+    except (OSError, ValueError, AttributeError):
+        return
+
+
+def wrap(text: str, columns: int | None) -> list[str]:
+    """The lines of a text, broken between words where the terminal is narrower; None: there is no terminal.
+
+    A command stays on one line, which the terminal itself may wrap.
+    """
+    found: list[str] = []
+    for line in text.split("\n"):
+        if columns is None or cells(line) <= columns:
+            found.append(line)
+            continue
+        blank = len(line) - len(line.lstrip(" "))
+        # What follows is indented further than a hint, which has two spaces.
+        whole = _COMMAND.sub(lambda match: match[0].replace(" ", _GLUE), line)
+        broken = textwrap.wrap(
+            whole, columns, subsequent_indent=" " * (blank + 2 if blank else 4),
+            break_long_words=False, break_on_hyphens=False,
+        )  # fmt: skip
+        found += [piece.replace(_GLUE, " ") for piece in broken]
+    return found
 
 
 def scrubbed(value: Any, scrub: Scrub, free: bool = False) -> Any:
@@ -112,17 +153,19 @@ def together(errors: Sequence[Why]) -> list[Failure]:
     alike: dict[tuple[str, str, str | None], list[Why]] = {}
     for error in errors:
         alike.setdefault((error.kind, error.message, error.hint), []).append(error)
-    said = [(Failure.of(same[0].as_json()), same) for same in alike.values()]
     return [
-        one.but(table=_named([str(error.table) for error in same])) if len(same) > 1 else one
-        for one, same in said
+        Failure.of({**same[0].as_json(), "table": _named([error.table for error in same])})
+        for same in alike.values()
     ]
 
 
-def _named(tables: Sequence[str]) -> str:
-    if len(tables) <= 3:
-        return f"{', '.join(tables[:-1])} and {tables[-1]}"
-    return f"{', '.join(tables[:2])} and {len(tables) - 2} more tables"
+def _named(tables: Sequence[str | None]) -> str | None:
+    if len(tables) == 1:
+        return tables[0]
+    names = [str(table) for table in tables]
+    if len(names) <= 3:
+        return f"{', '.join(names[:-1])} and {names[-1]}"
+    return f"{', '.join(names[:2])} and {len(names) - 2} more tables"
 
 
 def failure(error: FloodmarkError) -> Document:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from floodmark.model.run import Lag
@@ -36,40 +36,38 @@ def behind(lag: Lag) -> str:
     return UNKNOWN if lag.seconds is None else duration(lag.seconds)
 
 
-Paint = Callable[[int, int, str], str]
+def painted(text: str, colour: str | None) -> str:
+    """The text in a colour of the terminal; as it is without one."""
+    return f"\x1b[{colour}m{text}\x1b[0m" if colour else text
 
 
-def _unpainted(row: int, column: int, cell: str) -> str:
-    return cell
-
-
-def table(rows: Sequence[Sequence[str]], right: Collection[int] = (), paint: Paint = _unpainted) -> list[str]:
-    """Rows of cells as lines with aligned columns; those in `right` are numbers. `paint` colours a cell that already has its full width."""
-    widths = [max(cells(row[i]) for row in rows) for i in range(len(rows[0]))] if rows else []
+def table(rows: Sequence[Sequence[str]], right: Collection[int] = ()) -> list[str]:
+    """Rows of cells as lines with aligned columns; those in `right` are numbers."""
+    widths = [max(map(_wide, column)) for column in zip(*rows, strict=True)]
     lines = []
-    for number, row in enumerate(rows):
-        padded = []
-        for i, (cell, width) in enumerate(zip(row, widths, strict=True)):
-            blank = " " * (width - cells(cell))
-            padded.append(paint(number, i, blank + cell if i in right else cell + blank))
+    for row in rows:
+        blanks = [" " * (width - _wide(cell)) for cell, width in zip(row, widths, strict=True)]
+        padded = [
+            b + cell if i in right else cell + b for i, (cell, b) in enumerate(zip(row, blanks, strict=True))
+        ]
         lines.append("  ".join(padded).rstrip())
     return lines
 
 
+def _wide(cell: str) -> int:
+    return cells(_COLOUR.sub("", cell))
+
+
 def fitted(
-    rows: Sequence[Sequence[str]],
-    width: int | None,
-    right: Collection[int] = (),
-    drop: Sequence[int] = (),
-    paint: Paint = _unpainted,
+    rows: Sequence[Sequence[str]], width: int | None, right: Collection[int] = (), drop: Sequence[int] = ()
 ) -> list[str] | None:
     """The same for a terminal: names of tables, in the first column, are shortened, and columns of `drop` go, one after another.
 
     A name that is still too long gets a line of its own. None: the lines are too wide anyway. The first row is the header.
     """
     if width is None:
-        return table(rows, right, paint)
-    widths = [max(cells(row[i]) for row in rows) for i in range(len(rows[0]))]
+        return table(rows, right)
+    widths = [max(map(_wide, column)) for column in zip(*rows, strict=True)]
     for number in range(len(drop) + 1):
         kept = [i for i in range(len(widths)) if i not in drop[:number]]
         room = width - sum(widths[i] + 2 for i in kept[1:])
@@ -77,41 +75,35 @@ def fitted(
             continue
         names = [rows[0][0], *shortened_alike([row[0] for row in rows[1:]], room)]
         narrow = [(name or "", *(row[i] for i in kept[1:])) for name, row in zip(names, rows, strict=True)]
-        lines = _narrow(narrow, kept, right, paint)
+        lines = table(narrow, [n for n, i in enumerate(kept) if i in right])
         for n in reversed([n for n, name in enumerate(names) if name is None]):
             lines.insert(n, shortened(rows[n][0], width) or rows[n][0])
-        return lines + _left_out(rows[0], drop[:number], width)
+        if number:
+            gone = ", ".join(dict.fromkeys(rows[0][i].lower() for i in sorted(drop[:number])))
+            lines += indented("", f"Not shown, for lack of space: {gone}. --json has everything.", width)
+        return lines
     return None
 
 
-def _narrow(
-    rows: Sequence[Sequence[str]], kept: Sequence[int], right: Collection[int], paint: Paint
-) -> list[str]:
-    """Rows that have only some columns, which are counted as before."""
-    numbers = [n for n, i in enumerate(kept) if i in right]
-    return table(rows, numbers, lambda row, column, cell: paint(row, kept[column], cell))
-
-
-def _left_out(head: Sequence[str], columns: Sequence[int], width: int) -> list[str]:
-    if not columns:
-        return []
-    names = ", ".join(dict.fromkeys(head[i].lower() for i in sorted(columns)))
-    return indented("", f"Not shown, for lack of space: {names}. --json has everything.", width)
-
-
-def indented(first: str, text: str, width: int | None) -> list[str]:
-    """A text behind its label, on as many lines as the terminal needs."""
+def indented(first: str, text: str | Iterable[str], width: int | None) -> list[str]:
+    """A text behind its label, on as many lines as the terminal needs; or several texts, each behind it."""
+    if not isinstance(text, str):
+        return [line for one in text for line in indented(first, one, width)]
     if width is None:
         return [first + text]
     indent = " " * (len(first) if width - len(first) >= 20 else min(len(first), 16))
+    room = max(20, width - len(first))
     lines = [
         line
         for part in text.split("\n")
-        for line in textwrap.wrap(
-            part, max(20, width - len(first)), break_on_hyphens=False, break_long_words=False
-        )
+        for line in textwrap.wrap(part, room, break_on_hyphens=False, break_long_words=False)
     ]
-    return [(first if number == 0 else indent) + line for number, line in enumerate(lines or [""])]
+    return [(indent if number else first) + line for number, line in enumerate(lines or [""])]
+
+
+def labelled(texts: Iterable[tuple[str, str]], width: int | None) -> list[str]:
+    """Texts behind their labels."""
+    return [line for label, text in texts for line in indented(f"  {label:<14}", text, width)]
 
 
 def folded(lines: Sequence[str], width: int | None) -> list[str]:
@@ -120,7 +112,7 @@ def folded(lines: Sequence[str], width: int | None) -> list[str]:
         return list(lines)
     found = []
     for line in lines:
-        parts = _LABELLED.fullmatch(line) if cells(_COLOUR.sub("", line)) > width else None
+        parts = _LABELLED.fullmatch(line) if _wide(line) > width else None
         label, text = parts.groups() if parts else ("", "")
         if not text:
             found.append(line)
@@ -143,5 +135,4 @@ def named(names: Sequence[str], most: int = 4) -> str:
 
 def card(name: str, said: Sequence[str], width: int) -> list[str]:
     """A row on a narrow terminal: its name, and its values below."""
-    lines = [shortened(name, width) or name]
-    return lines + [line for text in said for line in indented("  ", text, width)]
+    return [shortened(name, width) or name, *indented("  ", said, width)]

@@ -1,25 +1,46 @@
 """Progress of a sync: bars on a terminal, plain lines otherwise, log lines with `--json-logs`, or nothing.
 
-`SilentProgress` knows how far a run has got and logs it; its subclasses in `lines` and `bars` print it. All of it goes to
-stderr, from any thread, and none of it can stop a run: a terminal that went away is ignored. What is printed is logged too
-(`said` keeps it from appearing twice).
+`SilentProgress` knows how far a run has got and logs it; its subclasses print it: `PlainProgress` as lines, `BarProgress` as
+the picture of `frame`. All of it goes to stderr, from any thread, and none of it can stop a run: a terminal that went away
+is ignored. What is printed is logged too (`said` keeps it from appearing twice).
 """
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Self
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING, Self
 
-from floodmark.cli.progress.frame import Picture, Running, Stage
+from floodmark.cli.frame import Line, Picture, Running, Stage, frame, said_wait
+from floodmark.cli.printing import to_stderr, wrap
 from floodmark.model.errors import Interrupted
-from floodmark.model.events import Ended, Event, Noted, StageEnded, TablesChosen, Waiting
+from floodmark.model.events import (
+    Ended,
+    Event,
+    Noted,
+    StageBegan,
+    StageEnded,
+    TablesChosen,
+    Underway,
+    Waiting,
+)
 from floodmark.model.log_lines import LogLines
-from floodmark.model.run import TableReport, Wait
+from floodmark.model.run import Step, TableReport, Wait
 from floodmark.model.secrets import Scrubber
-from floodmark.model.tally import UNITS, Tally
+from floodmark.model.tally import EVERY, UNITS, Tally, said_so_far
 from floodmark.model.text import shown
+
+if TYPE_CHECKING:
+    from rich.live import Live
+
+_OF_THE_RUN = ("spark", "warehouse")  # what tables wait for together
+_STYLES = {
+    "": "", "name": "bold", "bar": "green", "rest": "bright_black", "dim": "bright_black", "bad": "red"
+}  # fmt: skip
 
 
 class SilentProgress(LogLines):
@@ -186,3 +207,141 @@ def _stage(name: str, tally: Tally, now: float) -> Stage:
     over, stepped = tally.ended is not None, now - tally.step_began
     unit = UNITS.get(name, "row")
     return Stage(name, tally.so_far, tally.expected, tally.seconds, over, unit, tally.step, stepped)
+
+
+class PlainProgress(SilentProgress):
+    """Lines for logs, pipes and screen readers: one every few seconds for each table, and one when a stage is over."""
+
+    _prints_stages = True
+
+    def __init__(self, scrub: Scrubber, stopping: Callable[[], bool] = lambda: False) -> None:
+        super().__init__(scrub, stopping)
+        self._timers: dict[str, threading.Timer] = {}
+        self._said_waits: set[Wait] = set()
+
+    def stop(self) -> None:
+        with self._lock:
+            timers, self._timers = list(self._timers.values()), {}
+        for timer in timers:
+            timer.cancel()
+
+    def __call__(self, event: Event) -> None:
+        """A long wait is worth a line, and a long step of a load too, even if nothing reports on it."""
+        with self._lock:
+            tally = (
+                self._tallies.get(event.table, {}).get(event.stage) if isinstance(event, Underway) else None
+            )
+            before = tally.step if tally else None
+        super().__call__(event)
+        with self._lock:
+            match event:
+                case TablesChosen():
+                    self._said_waits.clear()
+                case Waiting(table, None):
+                    self._cancel(table)
+                case Waiting(table) if table not in self._timers:
+                    self._later(table, EVERY, partial(self._say_wait, table))
+                case Underway(table, stage, _, step) if tally and (before and before.kind) != (
+                    step and step.kind
+                ):
+                    self._cancel(f"{table} {stage}")
+                    if step is not None:
+                        self._say_later(table, stage, tally, step, EVERY)
+
+    def _cancel(self, name: str) -> None:
+        if timer := self._timers.pop(name, None):
+            timer.cancel()
+
+    def _later(self, name: str, seconds: float, say: Callable[[], None]) -> None:
+        if self._brief is None and not self._closed:
+            self._timers[name] = timer = threading.Timer(seconds, say)
+            timer.daemon = True
+            timer.start()
+
+    def _say_later(self, table: str, stage: str, tally: Tally, step: Step, seconds: float) -> None:
+        """Says what a load is doing if it is still doing it by then, and again after twice that time."""
+
+        def say() -> None:
+            with self._lock:
+                if self._closed or tally.step is None or tally.step.kind != step.kind:
+                    return
+                self._say_later(table, stage, tally, step, seconds * 2)
+                tally.said = tally.seconds
+                text = said_so_far(stage, tally)
+            self._say(table, text)
+
+        self._later(f"{table} {stage}", seconds, say)
+
+    def _say_wait(self, table: str) -> None:
+        with self._lock:
+            on, waited = self._waited(table, time.monotonic())
+            if on is None or on in self._said_waits:
+                return
+            if on.kind in _OF_THE_RUN:  # all tables wait for the same: once is enough
+                self._said_waits.add(on)
+                table = ""
+        self._say(table, said_wait(on, waited))
+
+    def _say(self, table: str, text: str) -> None:
+        to_stderr(shown(self._scrub(f"{table}: {text}" if table else text)))
+
+
+class BarProgress(SilentProgress):
+    """The running tables, with a bar for each stage, and a line for all; removed when the run is over."""
+
+    def __init__(self, scrub: Scrubber, stopping: Callable[[], bool] = lambda: False) -> None:
+        super().__init__(scrub, stopping)
+        self._live: Live | None = None
+        # A holder of this lock may wait for the drawing thread, and that one for `_lock`: never the other way round.
+        self._screen = threading.RLock()
+
+    def stop(self) -> None:
+        with self._screen:
+            live, self._live = self._live, None
+            if live is not None:
+                with suppress(OSError, ValueError):
+                    live.stop()
+
+    def __call__(self, event: Event) -> None:
+        super().__call__(event)
+        if isinstance(event, StageBegan) or (isinstance(event, Waiting) and event.on is not None):
+            self._start()
+
+    def _start(self) -> None:
+        with self._screen:
+            if self._live is None and not self._closed:
+                self._live = _live(self._drawn)
+                self._live.start()
+
+    def _say(self, table: str, text: str) -> None:
+        line = shown(self._scrub(f"{table}: {text}" if table else text))
+        with self._screen:
+            if self._live is None:
+                to_stderr(line)
+            else:
+                console = self._live.console
+                for part in wrap(line, console.width):
+                    console.print(part, markup=False, highlight=False, soft_wrap=True)
+
+    def _drawn(self, width: int, height: int) -> list[Line]:
+        return frame(self.picture(), width, height)
+
+
+def _live(lines: Callable[[int, int], list[Line]]) -> Live:
+    from rich.console import Console
+    from rich.live import Live
+    from rich.text import Text
+
+    console = Console(stderr=True, highlight=False)
+
+    def drawn() -> Text:
+        width, height = console.size
+        # The last column stays free: some terminals go to the next line when it is written to.
+        rows = lines(max(width - 1, 20), height)
+        text = Text("\n", no_wrap=True, overflow="crop").join(
+            Text.assemble(*((piece, _STYLES[style]) for piece, style in row)) for row in rows
+        )
+        text.no_wrap = True
+        return text
+
+    return Live(console=console, transient=True, refresh_per_second=4, get_renderable=drawn)
