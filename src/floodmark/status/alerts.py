@@ -442,14 +442,11 @@ class Alerts:
 
     def after(self, report: SyncReport | None, error: FloodmarkError | None = None) -> None:
         """Notifies, in the background, of what a run has changed; does nothing while the last notification is still being sent."""
-        if self._config.alerts is None or (self._thread is not None and self._thread.is_alive()):
-            return
-        self._begin(partial(self._after, report, error))
+        if self._thread is None or not self._thread.is_alive():
+            self._begin(partial(self._after, report, error))
 
     def after_verify(self, names: Sequence[str]) -> None:
         """The same for a verify of these tables, which is not a run: no heartbeat."""
-        if self._config.alerts is None:
-            return
         self._begin(lambda: self._tell([self._read(name) for name in names], None))
 
     def _begin(self, tell: Callable[[], object]) -> None:
