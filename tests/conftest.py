@@ -29,6 +29,8 @@ from floodmark.sync.run import sync
 from tests.live.cluster import CLUSTER
 from tests.support.command_server import Command, Template
 from tests.support.redshift import RedshiftStandIn
+from tests.support.redshift.postgres import Postgres
+from tests.support.warehouse_loads import PostgresPlace
 
 TEMPLATE = Template()
 # Whether to run everything, however long it takes.
@@ -140,6 +142,20 @@ def redshift(seaweed: SeaweedFS, pytestconfig: pytest.Config) -> Iterator[Redshi
         return
     with RedshiftStandIn(seaweed) as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[Postgres]:
+    with Postgres(isolation="read committed") as server:
+        yield server
+
+
+@pytest.fixture
+def postgres_place(postgres: Postgres) -> PostgresPlace:
+    """A database of its own, without the stand-in's catalog: plain PostgreSQL."""
+    name = f"t_{secrets.token_hex(6)}"
+    postgres.run("template1", f"CREATE DATABASE {name} TEMPLATE template0")
+    return PostgresPlace(postgres.folder, name)
 
 
 @dataclass(frozen=True)

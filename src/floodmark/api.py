@@ -17,19 +17,17 @@ from floodmark.config import load as configuration
 from floodmark.config.load import Config
 from floodmark.config.values import duration
 from floodmark.model.errors import ConfigError, FloodmarkError, exit_code
-from floodmark.model.events import Emit, to_all
+from floodmark.model.events import Callback, Emit, to_all, watching
 from floodmark.model.log_lines import LogLines
 from floodmark.model.results import RunHistory, RunRow, SyncResult, VerifyResult
 from floodmark.model.run import STRATEGIES, SyncOptions, new_run
 from floodmark.model.times import begun, compact, timestamp
 from floodmark.model.typed import html_table
-from floodmark.model.watching import Callback, watching
 
 if TYPE_CHECKING:  # each call imports what it needs: the command line is built on them
     from floodmark.clean.choose import Wanted
     from floodmark.model import results
-    from floodmark.spark.context import Spark
-    from floodmark.spark.on_demand import WarmSpark
+    from floodmark.spark.context import Spark, WarmSpark
 
 
 class SyncFailed(FloodmarkError):
@@ -71,7 +69,7 @@ class Pipeline:
         self._warm: WarmSpark | None = None
 
     def __enter__(self) -> Self:
-        from floodmark.spark.on_demand import WarmSpark
+        from floodmark.spark.context import WarmSpark
 
         if self._warm is None and self._given_spark is None:
             self._warm = WarmSpark(self.config, "floodmark")

@@ -29,18 +29,18 @@ def redshift_place(redshift: RedshiftStandIn) -> Iterator[RedshiftPlace]:
         yield place
 
 
-@pytest.fixture(params=["duckdb", "redshift"])
+@pytest.fixture(params=["duckdb", "redshift", "postgres"])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
     if request.param == "duckdb":
         return DuckPlace(tmp_path)
-    place: RedshiftPlace = request.getfixturevalue("redshift_place")
+    place: Place = request.getfixturevalue(f"{request.param}_place")
     return place
 
 
 @pytest.fixture
 def store(place: Place, request: pytest.FixtureRequest, tmp_path: Path) -> Store:
-    """A folder for DuckDB, S3 for Redshift."""
-    if place.kind == "duckdb":
+    """S3 for Redshift, which reads only from there; else a folder."""
+    if place.kind != "redshift":
         return Store(StoreSpec(url=str(tmp_path / "lake")))
     return Store(StoreSpec(**request.getfixturevalue("seaweed").store(request.getfixturevalue("prefix"))))
 

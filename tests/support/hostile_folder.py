@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from floodmark.host.children import child_environment
+from floodmark.host.process import child_environment
 
 # Of what the command, its workers and its helpers import; sitecustomize is what every Python imports by itself.
 MODULES = (

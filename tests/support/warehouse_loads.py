@@ -29,7 +29,10 @@ from floodmark.model.table import Column, Table
 from floodmark.model.types import READ_FIELD, file_schema
 from floodmark.store.store import Store
 from tests.support.described import described
+from tests.support.postgres import Postgres, Session
 from tests.support.redshift import Fault, RedshiftStandIn
+from tests.support.redshift.backend import Backend
+from tests.support.redshift.wire import Gone
 
 ID = Column("id", "bigint(20)", "bigint", nullable=False)
 NAME = Column(
@@ -220,7 +223,71 @@ class DataApiPlace(RedshiftPlace):
         return Redshift(transport, self.schema, iam_role=self.server.role)
 
 
-Place = DuckPlace | RedshiftPlace
+class LosesPostgresCommit(Postgres):
+    """A PostgreSQL whose answer to COMMIT is lost, before or after the commit happens; perhaps for good."""
+
+    when = "after"
+    for_good = False
+
+    def _commit(self, session: Session) -> None:
+        if self.when == "after":
+            super()._commit(session)
+        if self.for_good:
+            self._connect = self._refused
+        session.close()
+        raise Gone("the answer was lost")
+
+    def _refused(self) -> Backend:
+        raise Gone("the server is gone")
+
+
+class PostgresPlace:
+    """A private database of PostgreSQL, the warehouse that only tests know."""
+
+    kind = "postgres"
+
+    def __init__(self, folder: Path, database: str) -> None:
+        self.folder, self.database = folder, database
+
+    def connect(self) -> Backend:
+        return Backend.own(self.folder, self.database)
+
+    def open(self) -> Warehouse:
+        return Postgres(self.connect, wait=5.0)
+
+    def losing(self, when: str) -> Warehouse:
+        warehouse = LosesPostgresCommit(self.connect)
+        warehouse.when = when
+        return warehouse
+
+    def gone_after_commit(self) -> Warehouse:
+        warehouse = LosesPostgresCommit(self.connect)
+        warehouse.for_good = True
+        return warehouse
+
+    def run(self, sql: str) -> list[tuple[Any, ...]]:
+        session = Session(self.connect())
+        try:
+            return session.query(sql)
+        finally:
+            session.close()
+
+    def columns(self, target: str) -> list[tuple[str, str]]:
+        return self.run(
+            "SELECT attname::text, format_type(atttypid, atttypmod) FROM pg_attribute "
+            f"WHERE attrelid = '{target}'::regclass AND attnum > 0 AND NOT attisdropped ORDER BY attnum"
+        )
+
+    @property
+    def empty(self) -> bool:
+        return self.run("SELECT 1 FROM pg_tables WHERE schemaname = 'public'") == []
+
+    @property
+    def spec(self) -> dict[str, Any]:
+        return {"kind": "postgres", "schema": "public", "host": str(self.folder), "database": self.database}
+
+
+Place = DuckPlace | RedshiftPlace | PostgresPlace
 
 
 @dataclass

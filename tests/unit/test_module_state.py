@@ -27,9 +27,9 @@ REMEMBERED = {
     ("extract/task.py", "_store"): "of a worker: its connections to the store",
     ("spark/job.py", "freeze_imports"): "of a worker: once",
     ("host/temp.py", "_sweep"): "of a process: which folders it has swept, for two minutes",
-    ("spark/task_secrets.py", "_left"): "of a process: secrets lie in its memory until it ends",
-    ("spark/task_secrets.py", "_in_memory"): "of a process: files that are open until it ends",
-    ("spark/task_secrets.py", "_fetched"): "of a worker: secrets that it has read",
+    ("spark/job.py", "_left"): "of a process: secrets lie in its memory until it ends",
+    ("spark/job.py", "_in_memory"): "of a process: files that are open until it ends",
+    ("spark/job.py", "_fetched"): "of a worker: secrets that it has read",
 }
 CHANGING = {
     "add", "append", "appendleft", "clear", "discard", "extend", "insert", "pop", "popitem", "remove", "setdefault",

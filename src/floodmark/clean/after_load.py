@@ -19,7 +19,7 @@ from floodmark.log.fold import DataCommit, State
 from floodmark.log.log import Log
 from floodmark.log.spans import within
 from floodmark.model.ledger import Ledger, Part
-from floodmark.model.plausible import implausible
+from floodmark.model.run import implausible
 from floodmark.model.times import ago, parse_moment
 
 # Files may be removed this many seconds late, and at most 10 % late.

@@ -33,7 +33,7 @@ from floodmark.model.times import parse_moment
 if TYPE_CHECKING:
     from floodmark.config.load import Config
     from floodmark.model.results import Failure
-    from floodmark.sync.resident import Cycle, Failing, News
+    from floodmark.sync.resident import Cycle, Failing, Health
 
 _INTERRUPTED = (130, 143)
 _VALUES = re.compile(r"[0-9][0-9,.:+-]*")
@@ -198,9 +198,8 @@ def _stay(
         def told(cycle: Cycle) -> None:
             nonlocal health
             watch.stop()  # leave the terminal alone between cycles
-            news = health.after(cycle)
-            health = news.health
-            _tell(settings, cycle, news)
+            health = health.after(cycle)
+            _tell(settings, cycle, health)
             beat(cycle.exit_code)
 
         def name_run(event: Event) -> None:
@@ -234,7 +233,7 @@ def _listen(
     return pulse.beat
 
 
-def _tell(settings: Settings, cycle: Cycle, news: News) -> None:
+def _tell(settings: Settings, cycle: Cycle, health: Health) -> None:
     """Prints one cycle: news about failures to stderr, rows to stdout; idle cycles not with --quiet."""
 
     def _log(level: int, event: str, line: str, **fields: Any) -> None:
@@ -243,14 +242,14 @@ def _tell(settings: Settings, cycle: Cycle, news: News) -> None:
         if event != "cycle_end" and not settings.json_logs:
             printing.to_stderr(shown(settings.scrub(line)))
 
-    for error in printing.together([one.error for one in news.failing]):
+    for error in printing.together([one.error for one in health.new]):
         line = failing_line(cycle.at, error)
         about = {"exit_code": error.code, "kind": error.kind, "hint": error.hint}
         _log(logging.ERROR, "failing", line, table=error.table, **about)
-    if news.recovered:
-        line = recovered_line(cycle.at, news.recovered)
-        failures = max(one.cycles for one in news.recovered)
-        seconds = max(_seconds(one, cycle.at) for one in news.recovered)
+    if health.recovered:
+        line = recovered_line(cycle.at, health.recovered)
+        failures = max(one.cycles for one in health.recovered)
+        seconds = max(_seconds(one, cycle.at) for one in health.recovered)
         _log(logging.INFO, "recovered", line, failures=failures, seconds=seconds)
     report = cycle.report or SyncReport(cycle.run, 0.0, ())
     line, seconds = shown(settings.scrub(cycle_line(cycle))), round(cycle.seconds, 3)

@@ -33,7 +33,7 @@ from floodmark.config import values
 from floodmark.config.file import MOST_CHARACTERS, URLS, Contents, Tree, parse, read
 from floodmark.model.errors import ConfigError, Mistake, Mistakes
 from floodmark.model.json import adapter
-from floodmark.model.plausible import MOST_ROWS
+from floodmark.model.run import MOST_ROWS
 from floodmark.model.table import Mode
 from floodmark.model.warehouse import WAREHOUSES, Capabilities, Descriptor
 

@@ -17,16 +17,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from floodmark.load.files import key_fields
-from floodmark.model.canonical import Digest, forms
 from floodmark.model.commit import DataFile
 from floodmark.model.parquet import Footer, data_file, writer
 from floodmark.model.position import Key, Position, Value
-from floodmark.model.row_hash import Sums, hashes
 from floodmark.model.table import Column, Table
 from floodmark.model.times import stamp
 from floodmark.model.types import LONG, READ_FIELD, fields, file_schema, schema_of
-from floodmark.model.warehouse import UNLIMITED
-from floodmark.source.convert import to_arrow
+from floodmark.source.read import to_arrow
 from floodmark.source.sql import BINARY
 from floodmark.store.store import Store, file_folders
 
@@ -73,20 +70,24 @@ class DataFiles:
         self._changed = changed
 
     def close(self) -> None:
-        """Uploads the open file, if there is one."""
+        """Uploads the open file, if there is one, with a footer that says where it belongs if the log is ever lost."""
         if self._file is None:
             return
-        job, piece = self.job, self.job.slice
-        folder = file_folders(job.table.name)[0] + job.run
-        path = f"{folder}/{job.claim}-{piece.kind}{piece.number}-{self.attempt}-{len(self.done)}.parquet"
-        rows, truncated = self._file.rows, self._changed - self._counted
-        data, footer = self._file.finish(self.attempt)
+        job, piece, file = self.job, self.job.slice, self._file
         self._file = None
-        etag = self.store.put(path, memoryview(data))
-        self.done.append(
-            data_file(path, data, footer, rows, truncated=truncated, created_at=stamp(), etag=etag)
-        )
-        self._counted = self._changed
+        footer = Footer(
+            job.table.name, job.log, job.run, job.claim, job.window, piece.kind, piece.number,
+            job.table.fingerprint, self.attempt, first=file.extremes.first, last=file.extremes.last,
+        )  # fmt: skip
+        name = f"{job.claim}-{piece.kind}{piece.number}-{self.attempt}-{len(self.done)}.parquet"
+        path = f"{file_folders(job.table.name)[0]}{job.run}/{name}"
+        truncated, self._counted = self._changed - self._counted, self._changed
+        self.done.append(_put(self.store, path, file.finish(footer), footer, file.rows, truncated))
+
+
+def _put(store: Store, path: str, data: pa.Buffer, footer: Footer, rows: int, truncated: int = 0) -> DataFile:
+    etag = store.put(path, memoryview(data))
+    return data_file(path, data, footer, rows, truncated=truncated, created_at=stamp(), etag=etag)
 
 
 def _read_at(job: SliceJob) -> int | None:
@@ -116,8 +117,7 @@ class _File:
             self._sink, schema, use_dictionary=_repeating(sample), write_statistics=measured
         )
         self._group: list[pa.RecordBatch] = []
-        self._group_rows = 0
-        self._group_bytes = 0
+        self._size = (0, 0)  # of the group: rows and bytes
 
     @property
     def full(self) -> bool:
@@ -127,37 +127,22 @@ class _File:
         self.extremes.add(batch)
         self.rows += batch.num_rows
         self._group.append(batch)
-        self._group_rows += batch.num_rows
-        self._group_bytes += batch.nbytes
-        if self._group_rows >= GROUP_ROWS or self._group_bytes >= GROUP_BYTES:
+        self._size = rows, size = self._size[0] + batch.num_rows, self._size[1] + batch.nbytes
+        if rows >= GROUP_ROWS or size >= GROUP_BYTES:
             self._flush()
 
     def _flush(self) -> None:
         if self._group:
             table = pa.Table.from_batches(self._group, self.schema)
-            self._group, self._group_rows, self._group_bytes = [], 0, 0
+            self._group, self._size = [], (0, 0)
             self._writer.write_table(table, row_group_size=table.num_rows)
 
-    def finish(self, attempt: str) -> tuple[pa.Buffer, Footer]:
-        """The finished file and its footer, which says where the file belongs if the log is ever lost."""
+    def finish(self, footer: Footer) -> pa.Buffer:
+        """The finished file."""
         self._flush()
-        job, piece = self.job, self.job.slice
-        footer = Footer(
-            table=job.table.name,
-            log=job.log,
-            run=job.run,
-            claim=job.claim,
-            window=job.window,
-            kind=piece.kind,
-            slice=piece.number,
-            schema=job.table.fingerprint,
-            attempt=attempt,
-            first=self.extremes.first,
-            last=self.extremes.last,
-        )
         self._writer.add_key_value_metadata(footer.metadata())
         self._writer.close()
-        return self._sink.getvalue(), footer
+        return self._sink.getvalue()
 
 
 def _repeating(sample: pa.RecordBatch) -> list[str]:
@@ -194,10 +179,8 @@ def write_keys(
         with writer(sink, keys.schema) as file:
             file.write_table(some)
             file.add_key_value_metadata(footer.metadata())
-        data = sink.getvalue()
         path = f"{folder}/{claim}-{kind}{number}-{attempt}.parquet"
-        etag = store.put(path, memoryview(data))
-        files.append(data_file(path, data, footer, some.num_rows, created_at=stamp(), etag=etag))
+        files.append(_put(store, path, sink.getvalue(), footer, some.num_rows))
     return tuple(files)
 
 
@@ -340,24 +323,6 @@ class Fingerprint:
             *(h.hexdigest() for three in self._hashes for h in three),
         ]
         return hashlib.sha256("\n".join(parts).encode()).hexdigest()
-
-
-class SnapshotSums:
-    """The digest of a stream of record batches, by which verify recognizes the rows in a target that hands them out."""
-
-    def __init__(self, table: Table, key: bytes) -> None:
-        names = [field.name for field in fields(table)]
-        self._columns = [names.index(form.field.name) for form in forms(table, UNLIMITED)]
-        self._key = key
-        self._sums = Sums()
-
-    def add(self, batch: pa.RecordBatch) -> None:
-        """Adds the rows of a batch."""
-        if batch.num_rows:
-            self._sums.add(hashes([batch.columns[i] for i in self._columns], self._key))
-
-    def digest(self) -> Digest:
-        return self._sums.digests()[0]
 
 
 def _bytes(values: Any) -> memoryview:

@@ -11,29 +11,30 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 
 import pyarrow as pa
 
 from floodmark.config.load import SourceSpec, StoreSpec
-from floodmark.extract.files import DataFiles, Fingerprint, SnapshotSums
+from floodmark.extract.files import DataFiles, Fingerprint
 from floodmark.load.files import key_fields
-from floodmark.model.canonical import Digest
+from floodmark.model.canonical import Digest, forms
 from floodmark.model.commit import DataFile
 from floodmark.model.origin import UNKNOWN_SOURCE, SourceId
-from floodmark.model.row_hash import compiled
+from floodmark.model.row_hash import Sums, compiled, hashes
 from floodmark.model.table import Table
 from floodmark.model.types import fields, file_schema, schema_of
 from floodmark.model.warehouse import UNLIMITED, Capabilities
 from floodmark.model.window import Slice
-from floodmark.source.connections import usable
+from floodmark.source.connections import lent, usable
+from floodmark.source.identity import end_read, session_on
 from floodmark.source.one_moment import at_moment, hold, open_snapshot
 from floodmark.source.read import Batches
+from floodmark.source.server import server_of
 from floodmark.source.session import Session
-from floodmark.source.sources import end_read, session_on
 from floodmark.source.sql import outside, selects
-from floodmark.source.trust import server_of
 from floodmark.spark.job import Relay
 from floodmark.spark.meeting import Guest, Invitation
 from floodmark.store.store import Store
@@ -90,16 +91,20 @@ class SliceResult:
     source: SourceId = UNKNOWN_SOURCE  # what was really read
 
 
-def _session(job: SliceJob, relay: Relay) -> Session:
+def _session(job: SliceJob, relay: Relay) -> AbstractContextManager[Session]:
     """The session in which the task's last slice was read, if that went well; else a new one."""
     purpose = f"extract {job.table.name}"
+
+    def keep(session: Session) -> bool:
+        return usable(session) and relay.leave(session)
+
     left: Session | None = relay.taken()
     if left is not None:
         if (left.spec, left.read_timeout) == (job.source, job.read_timeout) and usable(left):
-            return left.use_for(purpose)
+            return lent(left.use_for(purpose), keep)
         left.close()
-    opened = partial(Session, job.source, read_timeout=job.read_timeout, purpose=purpose, keep=relay.leave)
-    return session_on(job.expected.server, opened)
+    new = partial(Session, job.source, read_timeout=job.read_timeout, purpose=purpose)
+    return session_on(job.expected.server, lambda: lent(new(), keep))
 
 
 def read_slice(
@@ -118,21 +123,21 @@ def read_slice(
     files = DataFiles(job, _store(job.store))
     changed: Counter[str] = Counter()
     mark = Fingerprint(file_schema(job.table)) if job.fingerprint or job.only_look else None
-    sums = (
-        SnapshotSums(job.table, job.hash_key) if job.hash_key is not None and compiled is not None else None
-    )
+    # Of a snapshot's rows, the sum of hashes by which verify recognizes them in a target that hands them out.
+    key, sums = job.hash_key if compiled is not None else None, Sums()
+    hashed = [form.field.name for form in forms(job.table, UNLIMITED)] if key is not None else []
     for question in selects(job.table, job.slice):
         batches = Batches(session, job.table, question, limits=job.limits)
         for batch in batches:
             if mark is not None:
                 mark.add(batch)
-            if sums is not None:
-                sums.add(batch)
+            if key is not None and batch.num_rows:
+                sums.add(hashes([batch.column(name) for name in hashed], key))
             if not job.only_look:
-                files.add(batch, changed.total() + batches.changed)
+                files.add(batch, changed.total() + batches.changes.total())
             read += batch.num_rows
             told(read)
-        changed.update(dict(batches.changes))
+        changed.update(batches.changes)
     keys = _outside(job, session) if job.outside else None
     source = end_read(session, job.table, job.expected, commits)
     files.close()
@@ -144,7 +149,7 @@ def read_slice(
         seconds=time.monotonic() - began,
         changed=tuple(changed.items()),
         fingerprint=mark.text() if mark is not None else None,
-        digest=sums.digest() if sums is not None else None,
+        digest=sums.digests()[0] if key is not None else None,
         outside=keys,
         source=source,
     )

@@ -13,10 +13,6 @@ from floodmark.model.errors import FloodmarkError, TransientError
 
 R = TypeVar("R")
 
-# Pauses before a slice whose services failed is retried; not once it has been failing for PATIENCE seconds.
-PAUSES = (1.0, 3.0)
-PATIENCE = 20.0
-
 
 @dataclass(frozen=True)
 class Retries:
@@ -30,30 +26,39 @@ class Retries:
     seconds: float = math.inf  # no attempt begins later than this
 
     def __iter__(self) -> Iterator[None]:
-        give_up, pause, left = time.monotonic() + self.seconds, self.pause, self.attempts
-        while True:
+        pauses = self.pauses()
+        yield
+        for seconds in pauses:
+            time.sleep(seconds)
             yield
-            left -= 1
-            if left <= 0 or time.monotonic() + pause > give_up:
-                return
-            time.sleep(pause * random.uniform(1 - self.jitter, 1))
-            pause = min(pause * self.factor, self.longest)
+
+    def pauses(self) -> Iterator[float]:
+        """The pauses before further attempts, for those who wait in a way of their own; the time runs from here."""
+        return self._pauses(time.monotonic() + self.seconds)
+
+    def persist(
+        self, attempt: Callable[[bool], R | FloodmarkError], pause: Callable[[float, TransientError], object]
+    ) -> R:
+        """The result of the first attempt that has one; raises its error if another attempt can't help.
+
+        `attempt` learns whether it is the first. `pause` waits before the next one. The time runs from the first failure.
+        """
+        result = attempt(True)
+        for seconds in self.pauses():
+            if not isinstance(result, TransientError):
+                break
+            pause(seconds, result)
+            result = attempt(False)
+        if isinstance(result, FloodmarkError):
+            raise result
+        return result
+
+    def _pauses(self, give_up: float) -> Iterator[float]:
+        pause, left = self.pause, self.attempts - 1
+        while left > 0 and time.monotonic() + pause <= give_up:
+            yield pause * random.uniform(1 - self.jitter, 1)
+            pause, left = min(pause * self.factor, self.longest), left - 1
 
 
-def patiently(
-    attempt: Callable[[bool], R | FloodmarkError], pause: Callable[[float, TransientError], object]
-) -> R:
-    """The result of the first attempt that has one; raises its error if another attempt can't help.
-
-    `attempt` learns whether it is the first. `pause` waits before the next one.
-    """
-    result = attempt(True)
-    since = time.monotonic()
-    for seconds in PAUSES:
-        if not isinstance(result, TransientError) or time.monotonic() - since > PATIENCE:
-            break
-        pause(seconds, result)
-        result = attempt(False)
-    if isinstance(result, FloodmarkError):
-        raise result
-    return result
+# A slice whose services failed.
+SLICE = Retries(3, 1.0, factor=3.0, seconds=20.0)

@@ -14,6 +14,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
@@ -223,6 +224,61 @@ def differences(
                 f"column {column.name} of {target} is NOT NULL without a default, but the source does not have it",
                 hint=f"run: {relaxing(column.name)}",
             )
+    return tuple(made)
+
+
+def relaxing(where: str, column: str) -> str:
+    """The statement that makes a column nullable."""
+    return f"ALTER TABLE {where} ALTER COLUMN {quote(column)} DROP NOT NULL"
+
+
+def literal(type_: str, value: str | None) -> str:
+    """A value of the type as an SQL literal."""
+    if value is None:
+        return "NULL"
+    return value if plain(type_, value) else "'" + value.replace("'", "''") + "'"
+
+
+def changes(
+    where: str,
+    target: str,
+    wanted: Sequence[Wanted],
+    found: Sequence[TargetColumn] | None,
+    renames: Sequence[tuple[str, str]] = (),
+    known: Mapping[str, str] = MappingProxyType({}),
+    *,
+    encode: str = "encode({})",
+    packed: Mapping[str, str] = MappingProxyType({}),
+) -> tuple[Change, ...]:
+    """The changes after which rows with the wanted columns go into a target whose columns' types can be altered.
+
+    `where` and `known`: see `differences`. `encode`: text as bytes; `packed`: how a new table stores some columns.
+    """
+
+    def widening(name: str, type_: str) -> str:
+        text = any(c.name == name and parsed(c.type)[0] == "VARCHAR" for c in found or ())
+        # A cast would read a backslash as the start of an escape.
+        using = f" USING {encode.format(quote(name))}" if text and parsed(type_)[0] == "BLOB" else ""
+        return f"ALTER TABLE {where} ALTER COLUMN {quote(name)} TYPE {type_}{using}"
+
+    if found is None:
+        columns = ", ".join(f"{quote(w.name)} {w.type}{packed.get(w.name, '')}" for w in wanted)
+        return (Change("create", (f"CREATE TABLE {where} ({columns})",)),)
+    made = list(renamings(where, found, renames))
+    relax = partial(relaxing, where)
+    for d in differences(
+        target, where, wanted, found, renames=renames, known=known, widening=widening, relaxing=relax
+    ):
+        if d.kind == "widen":
+            was = d.was.name if d.was else d.name
+            made.append(Change("widen", (widening(d.name, d.type),), column=was))
+        elif d.fill is None:
+            made.append(Change("add", (adding(where, d.name, d.type),)))
+        else:
+            # Only existing rows get the default; later rows whose file lacks the column are another matter.
+            add = f"{adding(where, d.name, d.type)} DEFAULT {literal(d.type, d.fill)}"
+            drop = f"ALTER TABLE {where} ALTER COLUMN {quote(d.name)} DROP DEFAULT"
+            made.append(Change("add", (add, drop)))
     return tuple(made)
 
 

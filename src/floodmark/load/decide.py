@@ -14,8 +14,7 @@ from floodmark.model.commit import LoadAs
 from floodmark.model.errors import ConfigError, ConflictError, DataError
 from floodmark.model.ledger import Ledger, TargetFiller
 from floodmark.model.names import check_target
-from floodmark.model.plausible import implausible
-from floodmark.model.run import Finding
+from floodmark.model.run import Finding, implausible
 from floodmark.model.text import counted
 
 

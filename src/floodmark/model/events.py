@@ -1,15 +1,18 @@
 """What happens during a run: small values, emitted by one call where it happens, and folded or shown by subscribers.
 
-Whoever emits an event knows no subscriber: the report, the terminal, the live document, log lines, traces, lineage,
+Whoever emits an event knows no subscriber: the report (the fold of a table's events), the terminal, the live document, log lines, traces, lineage,
 metrics and alerts all read these. Events come from any thread. An exception from a subscriber ends the table's run; those
 that must not do that (a terminal that went away, a trace, lineage) catch it themselves.
 """
 
 from __future__ import annotations
 
+import threading
+import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, dataclass_transform
 
 from floodmark.model.run import Counts, Finding, Lag, Step, SyncReport, TableReport, Wait
@@ -242,3 +245,141 @@ def waiting(emit: Emit, table: str, on: Wait) -> Iterator[None]:
         yield
     finally:
         emit(Waiting(table, None))
+
+
+# ---------------------------------------------------------------- progress for the library's users
+
+
+@dataclass(frozen=True)
+class ProgressEvent:
+    """Something that happened during a run.
+
+    `event` is the method that an object may have for it: tables, note, begin, advance, underway, wait, end or finished.
+    """
+
+    event: str
+    table: str = ""
+    stage: str | None = None
+    rows: int | None = None
+    files: int | None = None
+    bytes: int | None = None
+    text: str | None = None  # a note, or what the table waits for
+    tables: tuple[str, ...] = ()  # those of the run
+    ok: bool | None = None  # how the table's run ended
+
+
+Callback = Callable[[ProgressEvent], object]
+_METHODS: dict[type[Event], str] = {
+    StageBegan: "begin",
+    Advanced: "advance",
+    Underway: "underway",
+    StageEnded: "end",
+}
+
+
+def watching(progress: Callback | object | None) -> Emit:
+    """Passes a run's events on to the caller's progress, in its words."""
+
+    def emit(event: Event) -> None:
+        name, arguments, more = _call(event)
+        if not name:
+            return
+        if callable(progress):
+            progress(ProgressEvent(name, event.table, **more))
+        elif (method := getattr(progress, name, None)) is not None:
+            method(*arguments)
+
+    return emit
+
+
+def _call(event: Event) -> tuple[str, tuple[Any, ...], dict[str, Any]]:
+    """The method that stands for an event, its arguments, and the fields of a `ProgressEvent`; "": it is not passed on."""
+    match event:
+        case TablesChosen(_, names):
+            return "tables", (names,), {"tables": names}
+        case Noted(table, text, aloud=True):
+            return "note", (table, text), {"text": text}
+        case Waiting(table, on):
+            return "wait", (table, on), {"text": f"{on.kind} {on.who}".strip() if on else None}
+        case Ended(_, report):
+            return "finished", (report,), {"rows": report.rows_loaded, "ok": report.error is None}
+    given = {field.name: getattr(event, field.name) for field in fields(event)}
+    more = {name: value for name, value in given.items() if name not in ("table", "step")}
+    return _METHODS.get(type(event), ""), tuple(given.values()), more
+
+
+# ---------------------------------------------------------------- the report of one table's run
+
+
+def after(report: TableReport, event: Event) -> TableReport:
+    """The report after one more event. Pure."""
+    match event:
+        case Noted(_, text):
+            return replace(report, notes=(*report.notes, text))
+        case LagMeasured(_, lag):
+            return replace(report, lag_before=lag)
+        case Planned():
+            keeps = event.empty and report.strategy is not None
+            return replace(
+                report,
+                strategy=report.strategy if keeps else event.strategy,
+                held_back_by=event.held_back_by,
+                complete_at=event.complete_at,
+                looked=event.looked or report.looked,
+            )
+        case Previewed(_, plan):
+            return replace(report, plan=plan)
+        case Committed():
+            changed = Counter(report.changed)
+            for column, values in event.changed:
+                changed[column] += values
+            return replace(report.plus(event.counts), commits=(*report.commits, event.n), changed=changed)
+        case Loaded(_, rows, files):
+            return replace(
+                report, rows_loaded=report.rows_loaded + rows, files_loaded=report.files_loaded + files
+            )
+        case Cleaned(_, files, size):
+            return replace(
+                report, files_cleaned=report.files_cleaned + files, bytes_cleaned=report.bytes_cleaned + size
+            )
+        case Found(_, findings):
+            new = tuple(finding for finding in findings if finding not in report.findings)
+            return replace(report, findings=(*report.findings, *new))
+        case TimeSpent(_, stage, seconds):
+            spent = report.stage_seconds.get(stage, 0.0) + seconds
+            return replace(report, stage_seconds={**report.stage_seconds, stage: spent})
+        case Succeeded(_, watermark, lag):
+            return replace(report, watermark=watermark, lag_after=lag)
+        case Failed(_, error, stopped, watermark):
+            return replace(report, error=error, stopped=stopped, watermark=watermark or report.watermark)
+        case Ended():
+            return event.report
+    return report
+
+
+class Account:
+    """Folds a table's events into its report, and passes them on to the run. Thread-safe."""
+
+    def __init__(self, table: str, emit: Emit) -> None:
+        self.report = TableReport(table)
+        self._emit = emit
+        self._lock = threading.Lock()
+
+    def __call__(self, event: Event) -> None:
+        with self._lock:
+            self.report = after(self.report, event)
+        self._emit(event)
+
+    def note(self, text: str, aloud: bool = True) -> None:
+        """Adds a note unless it is already there."""
+        if text not in self.report.notes:
+            self(Noted(self.report.table, text, aloud))
+
+    @contextmanager
+    def timed(self, stage: str) -> Iterator[None]:
+        """Adds the time spent inside to a stage's seconds."""
+        began = time.monotonic()
+        try:
+            yield
+        finally:
+            self(TimeSpent(self.report.table, stage, time.monotonic() - began))

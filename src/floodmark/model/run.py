@@ -10,7 +10,6 @@ from secrets import token_hex
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, get_args
 
 from floodmark.model.errors import FloodmarkError, exit_code
-from floodmark.model.plausible import MOST_ROWS
 from floodmark.model.times import compact, parse_time
 from floodmark.model.typed import Result, plain
 
@@ -24,6 +23,11 @@ STRATEGIES = ("auto", *get_args(Strategy))  # as options
 Stage = Literal["extract", "load"]
 EXTRACT: tuple[Stage, ...] = ("extract",)
 LOAD: tuple[Stage, ...] = ("load",)
+# More rows than any table has, but still within the integers of MySQL and Arrow.
+MOST_ROWS = 10**15
+# A drop below this fraction needs --force, unless there were fewer rows than this to begin with.
+IMPLAUSIBLE = 0.1
+IMPLAUSIBLE_FROM = 100
 
 
 @dataclass(frozen=True, init=False)
@@ -183,7 +187,7 @@ _SHOWN = (
 
 @dataclass(frozen=True)
 class TableReport(Counts):
-    """One table's part of a run: the fold of its events (`model/account.py`)."""
+    """One table's part of a run: the fold of its events (`model/events.py`)."""
 
     table: str
     strategy: str | None = None
@@ -261,3 +265,8 @@ class SyncReport:
             "tables": [t.as_json() for t in self.tables],
             **({"new_tables": list(self.new_tables)} if self.new_tables else {}),
         }
+
+
+def implausible(before: int, now: int) -> bool:
+    """Whether a snapshot, or the rows left after deletes, are too few to be plausible."""
+    return before >= IMPLAUSIBLE_FROM and now < before * IMPLAUSIBLE

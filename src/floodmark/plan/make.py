@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from secrets import token_hex
-from typing import Literal
 
 from floodmark.log.fold import State
 from floodmark.log.log import Log
@@ -26,21 +25,29 @@ from floodmark.model.text import counted
 from floodmark.model.times import cursor_value, temporal
 from floodmark.model.types import fields
 from floodmark.model.window import Intent, Slice, Window
-from floodmark.plan import overlap
-from floodmark.plan import window as cutting
+from floodmark.plan import decide, overlap
 from floodmark.plan.bound import Settled, looks_outside
-from floodmark.plan.decide import Pass, Plan, again, in_order, load_as, start_position, strategy_of
+from floodmark.plan.decide import (
+    COUNT_EXACTLY_BELOW,
+    Again,
+    Chosen,
+    Pass,
+    TablePlan,
+    again,
+    passes,
+    start_position,
+    strategy_of,
+)
 from floodmark.plan.origin import check_origin
 from floodmark.plan.overlap import begins, by_application, clock_notes
 from floodmark.plan.reread import begins_whole, carrier, follow, follows_a_copy
 from floodmark.plan.wait import Source, clocked, settle
-from floodmark.plan.window import COUNT_EXACTLY_BELOW, Chosen, Size
 from floodmark.source import one_moment, open_work, sql
 from floodmark.source import ranges as edges
 from floodmark.source.describe import Discovered
 from floodmark.source.errors import as_discovered
+from floodmark.source.identity import source_id
 from floodmark.source.session import Session
-from floodmark.source.sources import source_id
 
 log = logging.getLogger("floodmark")
 
@@ -48,7 +55,7 @@ log = logging.getLogger("floodmark")
 @as_discovered()
 def survey(
     source: Source, found: Discovered, request: SyncOptions, log: Log, start: Start | None = None
-) -> Plan:
+) -> TablePlan:
     """One table's plan for a run; reads no rows and changes nothing. All questions go to one session, in this order.
 
     `start` is where a table without a position begins, if not at `options.start`.
@@ -105,9 +112,9 @@ def survey(
         notes.append("newer rows wait for the " + "; ".join(settled.held))
     strategy = strategy_of(request, len(chosen.slices))
     window = chosen.replacing(low) if whole else chosen.window
-    return Plan(
+    return TablePlan(
         Intent("sync", table, window, columns.window, strategy, settled.zone, origin),
-        _passes(request, table, columns.slices, beside, chosen.slices, outside, whole),
+        passes(request, table, columns.slices, beside, chosen.slices, outside, whole),
         resumed=chosen.resumed,
         about=found.notes,
         notes=tuple(notes),
@@ -121,31 +128,6 @@ def survey(
         recipe=columns.recipe,
         asks=columns.asks,
     )
-
-
-def _passes(
-    request: SyncOptions,
-    table: Table,
-    columns: Sequence[Slice],
-    beside: Again,
-    window: Sequence[Slice],
-    outside: bool,
-    whole: bool,
-) -> tuple[Pass, ...]:
-    """What is read, in order. Rows beside the window come first, unless the window's replace all others.
-
-    If there is no window, they replace all others themselves.
-    """
-    each: Literal["each", "often"] = "each" if in_order(request, table) else "often"
-    first = (Pass("columns", tuple(columns), commits=each, outside=outside),) if columns else ()
-    if whole and not window:
-        return (*first, Pass("window", beside.slices, "replace", outside=outside))
-    way = load_as(table)
-    others = again(table, beside.slices, beside.overlap, "replace" if whole else way, outside)
-    if whole:
-        return (*first, Pass("window", tuple(window), "replace", outside=outside), *others)
-    last = (Pass("window", tuple(window), way, each, outside=outside),) if window else ()
-    return (*first, *others, *last)
 
 
 def _log_bound(table: Table, settled: Settled) -> None:
@@ -177,27 +159,27 @@ def _said_whole(table: Table, pieces: Sequence[Slice]) -> str:
 def _window(source: Source, request: SyncOptions, settled: Settled) -> Chosen:
     """The window of this run: the one left open, or a new one that ends at the settled bound."""
     state, low = source.reading.state, source.reading.low
-    todo = cutting.left_open(state, request)
+    todo = decide.left_open(state, request)
     if state.window is not None and todo == "resume":
-        return Chosen(state.window, cutting.slices(state.window, state.progress.done), resumed=True)
+        return Chosen(state.window, decide.slices(state.window, state.progress.done), resumed=True)
     if state.window is not None and todo == "cut finer":
         return _finer(source, state.window, request)
     high = settled.high
     if high is None or high == low or source.nth(low, high, 1) is None:
         return Chosen()
     if request.most is not None:
-        high = cutting.limited(source.table, low, high, request.most, _matching(source), source.last)
-    size = _size(source.session, source.table, low, high)
-    by = cutting.cut_by(request, source.table, size.share, size.rows)
+        high = decide.limited(source.table, low, high, request.most, _matching(source), source.last)
+    rows, share = _size(source.session, source.table, low, high)
+    by = decide.cut_by(request, source.table, share, rows)
     if by == "key":
-        parts = cutting.parts_of_the_key(request, size.rows)
+        parts = decide.parts_of_the_key(request, rows)
         found = edges.split_key(source.session, source.table, parts, request.slice_rows)
     else:
         found = _walk(source, low, high, request)
-    return cutting.opened(request, low, settled, high, by, found, size.rows)
+    return decide.opened(request, low, settled, high, by, found, rows)
 
 
-def _matching(source: Source) -> cutting.Nth:
+def _matching(source: Source) -> decide.Nth:
     """Finds the n-th row that matches `where`."""
     return lambda low, high, n: edges.nth(source.session, source.table, source.table.order, low, high, n)
 
@@ -207,17 +189,17 @@ def _by_bytes(session: Session, table: Table, request: SyncOptions) -> SyncOptio
     if (
         table.mode == "full"
         or not table.key
-        or sum(field.max_bytes for field in fields(table)) < cutting.WIDE_ROW
+        or sum(field.max_bytes for field in fields(table)) < decide.WIDE_ROW
     ):
         return request
-    return cutting.by_bytes(request, *edges.stored_bytes(session, table))
+    return decide.by_bytes(request, *edges.stored_bytes(session, table))
 
 
 def _walk(source: Source, low: Position | None, high: Position, request: SyncOptions) -> tuple[Position, ...]:
     """Slice boundaries along the cursor; without a key there is nowhere to cut."""
     # `--limit` counts rows that match; otherwise a slice is bounded by all rows that its task looks at.
     table = source.table if request.most is not None else source.reading.rows
-    step = cutting.rows_of_a_slice(request)
+    step = decide.rows_of_a_slice(request)
     return edges.walk(source.session, table, table.order, low, high, step) if table.key else ()
 
 
@@ -232,14 +214,14 @@ def _finer(source: Source, window: Window, request: SyncOptions) -> Chosen:
     def count(after: Position | None, upto: Position | None) -> int:
         return edges.count(session, table, [*sql.between(table, by, after, upto), *also])
 
-    return cutting.finer(window, source.reading.state.progress.done, request, nth, count)
+    return decide.finer(window, source.reading.state.progress.done, request, nth, count)
 
 
-def _size(session: Session, table: Table, low: Position | None, high: Position) -> Size:
+def _size(session: Session, table: Table, low: Position | None, high: Position) -> tuple[int, float]:
     """Roughly how many rows the window has, and its share of the table."""
     total = edges.table_rows(session, table)
     if table.source.cursor_index is None or (low is None and not temporal(table)):
-        return Size(total)
+        return total, 1.0
     conditions = sql.between(table, table.order, low, high)
     inside = edges.estimate(session, table, table.source.cursor_index, conditions)
     not_null = [f"{sql.quote(table.order[0])} IS NOT NULL"]
@@ -247,7 +229,7 @@ def _size(session: Session, table: Table, low: Position | None, high: Position) 
     counted = None
     if inside <= COUNT_EXACTLY_BELOW:
         counted = edges.count(session, table, conditions, table.source.cursor_index)
-    return cutting.size(total, inside, everything, counted)
+    return decide.size(total, inside, everything, counted)
 
 
 def _rows_wait(source: Source, settled: Settled) -> bool:
@@ -268,7 +250,7 @@ def before_start(session: Session, table: Table, start: Position | None) -> int 
     return estimate if estimate > COUNT_EXACTLY_BELOW else edges.count(session, table, conditions, index)
 
 
-def _since(source: Source, request: SyncOptions) -> Plan:
+def _since(source: Source, request: SyncOptions) -> TablePlan:
     """Reads a user-specified stretch again; the watermark does not move."""
     table = source.table
     if not temporal(table):
@@ -280,7 +262,7 @@ def _since(source: Source, request: SyncOptions) -> Plan:
         )  # fmt: skip
     low: Position = (cursor_value(table, request.since or ""),)
     settled, position = settle(source.of(low=low)), source.reading.state.position
-    nothing = Plan(Intent("sync", table, strategy=strategy_of(request, 0)))
+    nothing = TablePlan(Intent("sync", table, strategy=strategy_of(request, 0)))
     high: Position | None = (cursor_value(table, request.until),) if request.until else position
     if high is None:
         return replace(nothing, notes=("nothing to read again: there is no watermark yet",))
@@ -292,16 +274,16 @@ def _since(source: Source, request: SyncOptions) -> Plan:
     if source.nth(low, high, 1) is None:
         return nothing
     if request.most is not None:
-        high = cutting.limited(table, low, high, request.most, _matching(source), source.last)
+        high = decide.limited(table, low, high, request.most, _matching(source), source.last)
     found = _walk(source, low, high, request)
-    rows = cutting.rows_of_a_slice(request) * (len(found) + 1)
+    rows = decide.rows_of_a_slice(request) * (len(found) + 1)
     window = Window("since", low, high, "cursor", found, None, rows)
-    pieces = [replace(s, kind="since") for s in cutting.slices(window)]
+    pieces = [replace(s, kind="since") for s in decide.slices(window)]
     claim = replace(nothing.claim, strategy=strategy_of(request, len(pieces)))
-    return Plan(claim, again(table, pieces, outside=source.reading.outside))
+    return TablePlan(claim, again(table, pieces, outside=source.reading.outside))
 
 
-def _snapshot(source: Source, table: Table, request: SyncOptions) -> Plan:
+def _snapshot(source: Source, table: Table, request: SyncOptions) -> TablePlan:
     if request.most is not None:
         raise ConfigError(
             "--limit and --max-chunks can't be used with mode full: a snapshot is all or nothing",
@@ -313,17 +295,17 @@ def _snapshot(source: Source, table: Table, request: SyncOptions) -> Plan:
     rows = edges.table_rows(session, table)
     window = Window(token_hex(8), None, None, "snapshot", (), open_work.now(session), rows)
     about: tuple[Note, ...] = ()
-    pieces = cutting.slices(window)
-    if cutting.shared(request, rows):
+    pieces = decide.slices(window)
+    if decide.shared(request, rows):
         unfit = one_moment.unfit(table) or one_moment.obstacle(session, table, source.reading.trust)
         if unfit is None:
-            parts = cutting.parts_of_the_key(request, rows)
-            pieces = cutting.parts(window, edges.split_all(session, table, parts, request.slice_rows))
+            parts = decide.parts_of_the_key(request, rows)
+            pieces = decide.parts(window, edges.split_all(session, table, parts, request.slice_rows))
         else:
             about = (Note("one_connection", obstacle=unfit),)
     claim = Intent("sync", table, window, strategy=strategy_of(request, len(pieces)))
     passes = (Pass("window", pieces, "replace"),)
-    return Plan(claim, passes, about=about, source=_source_id(source.of(table=table)))
+    return TablePlan(claim, passes, about=about, source=_source_id(source.of(table=table)))
 
 
 def _source_id(source: Source) -> SourceId:
@@ -331,15 +313,6 @@ def _source_id(source: Source) -> SourceId:
 
 
 # ---------------------------------------------------------------- rows beside the window
-
-
-@dataclass(frozen=True)
-class Again:
-    """The slices to read again, and why."""
-
-    slices: tuple[Slice, ...] = ()
-    overlap: str | None = None  # fingerprint of the overlap among them
-    notes: tuple[str, ...] = ()
 
 
 def read_again(source: Source, settled: Settled) -> Again:

@@ -27,7 +27,7 @@ _DONE = {"nothing": "nothing to read again", "reread": "all rows are read again,
 
 
 @dataclass(frozen=True)
-class Change:
+class RecipeChange:
     """A part of the recipe that has changed, and what to do about it."""
 
     part: Part
@@ -50,7 +50,7 @@ def changes(
     chosen: bool = False,
     reloads: bool = False,
     known: Sequence[Known] = (),
-) -> tuple[Change, ...]:
+) -> tuple[RecipeChange, ...]:
     """What has changed since rows were last read, each part with its decision.
 
     `full_by_choice`: mode `full` is configured, not the fallback of a table that lost its cursor. `chosen`:
@@ -59,19 +59,19 @@ def changes(
     """
     found = [*_target(before, now, reloads), *_deletes(before, now)]
     if before.mode == now.mode == "full" or (now.mode == "full" and full_by_choice):
-        found += [Change(c.part, "nothing", c.said) for c in _incremental(before, now)]
+        found += [RecipeChange(c.part, "nothing", c.said) for c in _incremental(before, now)]
         if before.mode != "full":
-            found.append(Change("mode", "nothing", f"mode changed from {before.mode} to full"))
+            found.append(RecipeChange("mode", "nothing", f"mode changed from {before.mode} to full"))
         return tuple(found)
     if before.mode == "full":
         said = f"{now.name} was read whole, and is now read by {now.cursor}"
-        return (*found, Change("mode", "reread", said))
+        return (*found, RecipeChange("mode", "reread", said))
     if now.mode == "full":
         return (*found, _cursor(before, now, chosen))
     return (*found, *_incremental(before, now, chosen, known))
 
 
-def refusal(found: Sequence[Change], table: Table) -> FloodmarkError | None:
+def refusal(found: Sequence[RecipeChange], table: Table) -> FloodmarkError | None:
     """Why the table can't be read any further; None if it can."""
     for change in found:
         if change.do == "refuse":
@@ -116,27 +116,27 @@ def _force(before: Table) -> str:
 # ---------------------------------------------------------------- the parts
 
 
-def _target(before: Table, now: Table, reloads: bool) -> Iterator[Change]:
+def _target(before: Table, now: Table, reloads: bool) -> Iterator[RecipeChange]:
     if before.target == now.target:
         return
     said = f"{now.name} was loaded into {before.target} so far, but its target is now {now.target}"
     if reloads:
-        yield Change("target", "nothing", said)
+        yield RecipeChange("target", "nothing", said)
         return
     reset = f"floodmark watermark reset -t {now.name} --redshift-only{_force(before)}"
-    yield Change("target", "refuse", said, f"change the target back, or fill the new one: {reset}")
+    yield RecipeChange("target", "refuse", said, f"change the target back, or fill the new one: {reset}")
 
 
-def _deletes(before: Table, now: Table) -> Iterator[Change]:
+def _deletes(before: Table, now: Table) -> Iterator[RecipeChange]:
     # The next search for deletes compares all keys, whatever was done before.
     was, is_ = before.recipe.deletes, now.recipe.deletes
     if was is not None and is_ is not None and was != is_:
-        yield Change("deletes", "nothing", f"deletes changed from {was} to {is_}")
+        yield RecipeChange("deletes", "nothing", f"deletes changed from {was} to {is_}")
 
 
 def _incremental(
     before: Table, now: Table, chosen: bool = False, known: Sequence[Known] = ()
-) -> Iterator[Change]:
+) -> Iterator[RecipeChange]:
     """All other parts, for a table that is read by a cursor."""
     since = happened(before, now)
     old = {current(c.name, since).lower(): c for c in before.columns}
@@ -148,7 +148,7 @@ def _incremental(
         elif before.mode != now.mode:
             yield _mode(before, now)
     if key and _other(key, now.key):
-        yield Change(
+        yield RecipeChange(
             "key",
             "refuse",
             f"the key of {now.name} changed from ({', '.join(before.key)}) to ({', '.join(now.key) or 'none'}); "
@@ -159,34 +159,34 @@ def _incremental(
         yield change if now.key or change.do != "reread" else _impossible(change, before)
 
 
-def _cursor(before: Table, now: Table, chosen: bool) -> Change:
+def _cursor(before: Table, now: Table, chosen: bool) -> RecipeChange:
     is_ = f"by {now.cursor}" if now.cursor else "whole"
     said = f"{now.name} was read by {before.cursor} so far, and would now be read {is_}"
     if chosen:
-        return Change("cursor", "refuse", said, f"change it back, or {go_on(before)}")
+        return RecipeChange("cursor", "refuse", said, f"change it back, or {go_on(before)}")
     hint = f"set `cursor` or `mode` for it, or {go_on(before)}"
-    return Change("cursor", "refuse", f"{said}: its source has changed", hint)
+    return RecipeChange("cursor", "refuse", f"{said}: its source has changed", hint)
 
 
-def _mode(before: Table, now: Table) -> Change:
+def _mode(before: Table, now: Table) -> RecipeChange:
     said = f"mode changed from {before.mode} to {now.mode}"
     if now.mode == "upsert" and any(comparison(now.column(k)) == "weights" for k in now.key):
         # Append-only rows are told apart by the bytes of their keys.
         said = f"{said}; the rows of {now.target} were not merged by key the way MySQL compares keys"
-        return Change("mode", "refuse", said, f"change it back, or {go_on(before)}")
-    return Change("mode", "nothing", said)
+        return RecipeChange("mode", "refuse", said, f"change it back, or {go_on(before)}")
+    return RecipeChange("mode", "nothing", said)
 
 
-def _parts(before: Table, now: Table, known: Sequence[Known]) -> Iterator[Change]:
+def _parts(before: Table, now: Table, known: Sequence[Known]) -> Iterator[RecipeChange]:
     again = parts_to_reread(before, now, known)
     if not same_where(before, now):
         if not now.key:  # rows that no longer match could not be removed either
-            yield Change("where", "refuse", "`where` has changed, and without a key rows can't be read again",
+            yield RecipeChange("where", "refuse", "`where` has changed, and without a key rows can't be read again",
                          f"change it back, or {go_on(before)}")  # fmt: skip
         else:
-            yield Change("where", "reread" if "where" in again else "nothing", "`where` has changed")
+            yield RecipeChange("where", "reread" if "where" in again else "nothing", "`where` has changed")
     elif "where" in again:
-        yield Change(
+        yield RecipeChange(
             "where",
             "reread",
             "`where` may match other rows: an excluded column that it uses has changed its type",
@@ -194,29 +194,29 @@ def _parts(before: Table, now: Table, known: Sequence[Known]) -> Iterator[Change
     if now.key and not before.key:
         yield _first_key(before, now)
     if "order" in again:
-        yield Change("order", "reread", "columns may have taken each other's names")
+        yield RecipeChange("order", "reread", "columns may have taken each other's names")
     for part in ("zero_dates", "overflow"):
         was, is_ = getattr(before.recipe, part), getattr(now.recipe, part)
         if was != is_:
-            yield Change(
+            yield RecipeChange(
                 part, "reread" if part in again else "nothing", f"{part} changed from {was} to {is_}"
             )
         elif part == "overflow" and part in again:
-            yield Change(
+            yield RecipeChange(
                 part, "reread", f"the warehouse could hold other values before, with overflow: {was}"
             )
 
 
-def _first_key(before: Table, now: Table) -> Change:
+def _first_key(before: Table, now: Table) -> RecipeChange:
     known = {c.name.lower() for c in before.columns}
     said = f"{now.name} had no key, and now has ({', '.join(now.key)})"
     if all(k.lower() in known and comparison(now.column(k)) == "bytes" for k in now.key):
-        return Change("key", "reread", said)
+        return RecipeChange("key", "reread", said)
     said += f"; that key does not identify the rows of {now.target}"
-    return Change("key", "refuse", said, f"change it back, or {go_on(before)}")
+    return RecipeChange("key", "refuse", said, f"change it back, or {go_on(before)}")
 
 
-def _columns(before: Table, now: Table, old: dict[str, Column]) -> Iterator[Change]:
+def _columns(before: Table, now: Table, old: dict[str, Column]) -> Iterator[RecipeChange]:
     for column in now.columns:
         was = old.get(column.name.lower())
         if was is None:
@@ -231,16 +231,18 @@ def _columns(before: Table, now: Table, old: dict[str, Column]) -> Iterator[Chan
             if why:
                 said = f"{column.name} is part of the key of {now.name}, and {why}"
                 said += f": the rows of {now.target} were merged by the old definition"
-                yield Change("key", "refuse", said, f"change it back in the source, or {go_on(before)}")
+                yield RecipeChange("key", "refuse", said, f"change it back in the source, or {go_on(before)}")
                 continue
         if column.name == now.cursor and now.mode != "full" and not same_kind(was, column):
             said = f"{now.name} is read by {column.name}, which changed from {was.type} to {column.type}: "
             said += "the position is no longer valid"
-            yield Change("cursor", "refuse", said, f"change it back in the source, or {go_on(before)}")
+            yield RecipeChange("cursor", "refuse", said, f"change it back in the source, or {go_on(before)}")
         elif why:
-            yield Change("columns", "reread", f"{column.name} may have other values: {why}")
+            yield RecipeChange("columns", "reread", f"{column.name} may have other values: {why}")
         elif replace(was, name=column.name, fill=None, generated=None) != replace(column, generated=None):
-            yield Change("columns", "nothing", f"{column.name} has a new definition, with the same values")
+            yield RecipeChange(
+                "columns", "nothing", f"{column.name} has a new definition, with the same values"
+            )
 
 
 def same_kind(was: Column, now: Column) -> bool:
@@ -248,9 +250,9 @@ def same_kind(was: Column, now: Column) -> bool:
     return was.data_type == now.data_type or {was.data_type, now.data_type} <= set(_INTEGERS)
 
 
-def _impossible(change: Change, before: Table) -> Change:
+def _impossible(change: RecipeChange, before: Table) -> RecipeChange:
     said = f"{change.said}, and without a key rows can't be read again"
-    return Change(change.part, "refuse", said, f"change it back, or {go_on(before)}")
+    return RecipeChange(change.part, "refuse", said, f"change it back, or {go_on(before)}")
 
 
 def _other(one: Sequence[str], two: Sequence[str]) -> bool:

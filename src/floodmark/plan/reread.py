@@ -39,9 +39,8 @@ from floodmark.model.types import fields
 from floodmark.model.warehouse import holding
 from floodmark.model.window import Slice, Window
 from floodmark.plan import recipe
-from floodmark.plan.decide import start_position
-from floodmark.plan.recipe import Change
-from floodmark.plan.window import COUNT_EXACTLY_BELOW, cut_by, parts_of_the_key, slices
+from floodmark.plan.decide import COUNT_EXACTLY_BELOW, cut_by, parts_of_the_key, slices, start_position
+from floodmark.plan.recipe import RecipeChange
 from floodmark.source import identity, sql
 from floodmark.source import ranges as edges
 from floodmark.source.describe import did_you_mean, sees_all
@@ -57,16 +56,21 @@ class Followed:
 
     table: Table
     window: Window | None = None  # of the rows to read again
-    slices: tuple[Slice, ...] = ()  # of it, those not committed yet
     changed: bool = False  # whether the columns differ from before
     notes: tuple[str, ...] = ()
-    recipe: tuple[Change, ...] = ()  # how it has changed
+    recipe: tuple[RecipeChange, ...] = ()  # how it has changed
     asks: DataError | None = None  # in a dry run: see `question`
+
+    @property
+    def slices(self) -> tuple[Slice, ...]:
+        """Of the window, those not committed yet."""
+        found = slices(self.window, self.window.done) if self.window is not None else ()
+        return tuple(replace(piece, kind="since") for piece in found)
 
 
 def changes(
     table: Table, state: State, options: TableOptions, known: Sequence[Known] = ()
-) -> tuple[Change, ...]:
+) -> tuple[RecipeChange, ...]:
     """How the recipe has changed since rows were read; empty if none were read yet."""
     if state.table is None:
         return ()
@@ -113,7 +117,7 @@ def question(
     )
 
 
-def asked_about(before: Table, now: Table, found: Sequence[Change]) -> tuple[str, ...]:
+def asked_about(before: Table, now: Table, found: Sequence[RecipeChange]) -> tuple[str, ...]:
     """The changes that have consequences."""
     columns = [str(change) for change in column_changes(before, now) if _shows(change, before, now)]
     return (*columns, *(c.said for c in found if c.do == "reread" or c.part == "where"))
@@ -155,11 +159,11 @@ def follows_a_copy(state: State) -> bool:
 
 def _has_rows(state: State) -> bool:
     """Whether any row was committed since the last replacement of all; an empty table has a commit, too."""
-    replaced = (i for i, d in enumerate(state.data.commits) if d.load_as == "replace" and not d.superseded)
-    first = max(replaced, default=None)
-    if first is not None:
-        return any(d.rows for d in state.data.commits[first:])
-    return state.has_had_rows
+    commits = state.data.commits
+    last = max(
+        (i for i, d in enumerate(commits) if d.load_as == "replace" and not d.superseded), default=None
+    )
+    return state.has_had_rows if last is None else any(d.rows for d in commits[last:])
 
 
 def follow(
@@ -170,12 +174,10 @@ def follow(
     unseen = _check_excluded(session, table, state, options)
     if before is None:
         return Followed(with_lineage(None, table))
-    found = changes(table, state, options)
-    refused = recipe.refusal(found, table)
-    if refused is not None:
-        raise refused
     known = known_rows(session, before, table, state)
     found = changes(table, state, options, known)
+    if (refused := recipe.refusal(found, table)) is not None:
+        raise refused
     now = with_lineage(before, table, from_start=upto is None, known=known)
     check_dropped(session, now, vanished(before, now, options))
     notes = [*said_columns(before, now), *_said(now, found, options)]
@@ -199,18 +201,16 @@ def follow(
         notes.append(f"{reasons}: the next sync without --limit reads earlier rows again.")
         return replace(followed, notes=tuple(notes))
     if not now.lineage.owes:
-        left = state.extraction.reread
-        return replace(followed, window=left, slices=_pieces(left) if left else ())
-    window = _window(session, now, low, upto, request, skipped)
-    pieces = _pieces(window)
-    rows = counted(sum(piece.rows for piece in pieces), "row")
+        return replace(followed, window=state.extraction.reread)
+    followed = replace(followed, window=_window(session, now, low, upto, request, skipped))
+    rows = counted(sum(piece.rows for piece in followed.slices), "row")
     notes.append(
         f"{reasons}: about {rows} are read again, once, and merged into {now.target} by key. "
         "Columns of the target that the source does not have keep their values."
     )
     if asks is None:  # else `watermark accept` claims what is owed, and the next sync reads it
         now = replace(now, lineage=replace(now.lineage, owed=(), owed_parts=()))
-    return replace(followed, table=now, window=window, slices=pieces, notes=tuple(notes))
+    return replace(followed, table=now, notes=tuple(notes))
 
 
 def known_rows(session: Session, before: Table, now: Table, state: State) -> list[Known]:
@@ -280,7 +280,7 @@ def check_dropped(session: Session, table: Table, gone: Sequence[str]) -> None:
         )
 
 
-def _said(table: Table, found: tuple[Change, ...], options: TableOptions) -> list[str]:
+def _said(table: Table, found: tuple[RecipeChange, ...], options: TableOptions) -> list[str]:
     """A sync's notes about changed parts of the recipe; for rows that are read again see `_filled`."""
     notes = [f"{c.said}." for c in found if (c.part, c.do) == ("mode", "reread")]
     if table.recipe.where and any(c.part == "where" for c in found):
@@ -413,7 +413,3 @@ def around(
         place = upto
     found += walk(place, window.high)
     return replace(window, edges=tuple(found), done=tuple(done))
-
-
-def _pieces(window: Window) -> tuple[Slice, ...]:
-    return tuple(replace(piece, kind="since") for piece in slices(window, window.done))

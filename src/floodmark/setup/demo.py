@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
-from floodmark.host.children import child_environment
+from floodmark.host.process import child_environment
 from floodmark.model.errors import FloodmarkError, VerificationError
 from floodmark.setup.services import reaper, settlement
 from floodmark.setup.services.compare import StandIn, compare, stand_in

@@ -22,7 +22,7 @@ def prepare() -> Path | None:
     spark = Spark("local[2]", name="floodmark prepare", training=True)
     try:
         spark.start()
-        spark.rehearse()
+        spark.rehearse(2)
     finally:
         spark.stop()
     if not is_own(archive.path):

@@ -1,55 +1,104 @@
-"""Spark, as the rest of Floodmark sees it: started, stopped, and slices run as its tasks.
+"""Spark, as the rest of Floodmark sees it: started on demand, stopped, and jobs run as its tasks.
 
-One slice, or one range to compare, is one Spark job with one task, a few of them in flight per core: a job
-with many tasks would deliver its results only after the last one. Small slices of several tables share a task
-if they wait at the same moment (`gathering`). A slice's own errors come back as values and are raised here;
-lost workers and executors are for Spark to retry. Rows and secrets never appear in Spark's settings,
-descriptions or logs. `start` knows where a SparkContext comes from.
+One job, which reads a slice or a range to compare, is one Spark job with one task, a few of them in flight per core: a
+Spark job with many tasks would deliver its results only after the last one. Small slices of several tables share a task
+if they wait at the same moment (`SharedCalls`). A job's own errors come back as values and are raised here; lost workers
+and executors are for Spark to retry. Rows and secrets never appear in Spark's settings, descriptions or logs. `start`
+knows where a SparkContext comes from.
 """
 
 from __future__ import annotations
 
 import itertools
 import logging
+import secrets
 import threading
 import time
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from contextlib import AbstractContextManager, suppress
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 from weakref import WeakKeyDictionary
 
-from floodmark.host.retry import patiently
+from floodmark.config.load import Config
+from floodmark.host.retry import SLICE
 from floodmark.host.temp import cache_folder
-from floodmark.host.together import Gathering
+from floodmark.host.threads import SharedCalls
 from floodmark.model.errors import ConfigError, FloodmarkError, Interrupted, TransientError
 from floodmark.model.text import counted
 from floodmark.spark import pyspark_internals as internals
-from floodmark.spark.errors import MISSING, telling
-from floodmark.spark.executors import Executors, attempts_at_once
+from floodmark.spark.failures import MISSING, explained, java_text, refused, telling
 from floodmark.spark.job import Job, Piece, imports, task
 from floodmark.spark.jvm import Jvm, is_local, settings
 from floodmark.spark.meeting import Meeting
-from floodmark.spark.reports import Address, Reports, RowsUnderway, driver_address, reports_for
-from floodmark.spark.start import Way, context_of, java_text, leave, refused, started
-from floodmark.spark.task_secrets import files_to_send
+from floodmark.spark.reports import Address, Reports, RowsUnderway, driver_address
+from floodmark.spark.start import Way, context_of, started
 
 if TYPE_CHECKING:
     from floodmark.source.connections import Throttle
 
 R = TypeVar("R")
 
-log = logging.getLogger("floodmark")
+logger = logging.getLogger("floodmark")
 
+# Small slices that share a task at most: a result waits for those of the others.
+MOST = 8
 # Jobs in flight per core: Spark has the next task before the last one has ended.
 AHEAD = 2
-# Seconds between liveness checks of Spark while a slice is running.
+# Seconds between liveness checks of Spark while a job is running.
 LOOK_EVERY = 2.0
-# Seconds that questions to the executors wait for the first of them.
+# Seconds that a run waits for its first executor (Spark itself would wait forever), that questions to the executors
+# wait for it, and that a run waits for a new one after losing all: a restarted master no longer knows the application.
+DESERTED = 300.0
 ASKING = 60.0
+FORSAKEN = 60.0
 # Seconds that a foreign context, which is not ours to kill, may take to release our jobs.
 LETTING_GO = 20.0
+
+
+class Executors:
+    """The executors that a cluster gives to a run, as last seen. A local master has none, and a context may not tell."""
+
+    def __init__(self, settings: Mapping[str, str]) -> None:
+        self.gone = False  # none is left, and none will come
+        self._settings = settings
+        self.forget()
+
+    def forget(self) -> None:
+        """Forgets them between two runs of jobs: a cluster takes back executors that are idle for a while."""
+        self._ids: frozenset[str] = frozenset()
+        self._had_some = False
+        self.alone: float | None = None  # since when there has been none, while no job ended
+
+    def look(
+        self,
+        context: Any,
+        note: Callable[[str], None],
+        table: str | None = None,
+        patience: float | None = None,
+    ) -> None:
+        """Notes lost ones; raises TransientError if the run has had none for too long.
+
+        `patience` is for a run that never had any.
+        """
+        found = None if is_local(self._settings) else internals.executors(context)
+        if found is not None:
+            if lost := self._ids - found:
+                note(f"Spark lost {len(lost)} of {len(self._ids)} executors; their slices run again")
+            self._ids, self._had_some = found, self._had_some or bool(found)
+            self.alone = None if found else self.alone or time.monotonic()
+        seconds = FORSAKEN if self._had_some else patience or DESERTED
+        if self.alone is None or time.monotonic() - self.alone <= seconds:
+            return
+        self.gone = True  # a resident sync then starts a new context
+        raise TransientError(
+            f"{self._settings['spark.master']} has had no executor for this run for {seconds:.0f} s",
+            hint="check its workers, their free cores and memory, and that they can reach this machine"
+            " (spark.driver.host); then run again",
+            table=table,
+        )
 
 
 class Spark:
@@ -75,13 +124,14 @@ class Spark:
         self._way: Way = "own JVM"
         self._stopped = threading.Event()
         self._lock = threading.Lock()
+        self._tag = (
+            f"floodmark-{secrets.token_hex(4)}"  # of all our jobs, in a context that may be another's too
+        )
         self._numbers = itertools.count(1)
-        self._groups: set[str] = set()  # of running jobs
-        self._within: dict[str, str] = {}  # the group in which slices of a group run, if it is another one
-        # Only slices of one run share tasks, since they share the limits on its source.
-        self._gatherings: WeakKeyDictionary[Throttle, Gathering[Any, Any]] = WeakKeyDictionary()
-        self._gathers = threading.Lock()
-        self._executors = Executors()
+        self._running: set[str] = set()  # tags of the runs of jobs under way
+        # Only jobs of one run share tasks, since they share the limits on its source.
+        self._shared: WeakKeyDictionary[Throttle, SharedCalls[Any, Any]] = WeakKeyDictionary()
+        self._executors = Executors(self.settings)
 
     # start and stop
 
@@ -98,31 +148,43 @@ class Spark:
     def start(self) -> None:
         """Starts Spark if it isn't running yet; meant to run in a separate thread while the plan is made."""
         try:
-            made = started(self._jvm)
+            with explained(self._jvm):
+                context, self._gateway, way = started(self._jvm)
+                self._use(context, way)  # a cluster may end it at any moment
         except FloodmarkError as error:
             raise (
                 Interrupted("stopped while Spark was starting") if self._stopped.is_set() else error
             ) from None
-        self._gateway = made.gateway
-        self._use(made.context, made.way)
-        if made.way == "own JVM" and is_local(self.settings):
+        if way == "own JVM" and self.local:
             threading.Thread(target=self._warm_up, name="spark-warm-up", daemon=True).start()
 
     def _use(self, context: Any, way: Way) -> None:
         self._way = way
         self.settings = dict(context.getConf().getAll())
+        self._executors = Executors(self.settings)
         self.parallelism = context.defaultParallelism
         self._base = context.parallelize(range(1), 1)
+        port = "0" if self.local else self.settings.get("spark.driver.port", "0")
         with suppress(OSError):  # without reports, progress moves only when a task ends
-            self._reports = reports_for(context.getConf(), is_local(self.settings))
+            self._reports = Reports(
+                *driver_address(self.settings, self.local), int(port) if port.isdigit() else 0
+            )
         self._context = context
 
     def _warm_up(self) -> None:
-        """Starts the first Python workers, with what slices need imported, while the plan is claimed."""
+        """Starts the first Python workers while the plan is claimed."""
         with suppress(Exception):
-            count = min(self.parallelism, 4)
-            self._context.setJobGroup("warm-up", "start Python workers")
-            self._context.runJob(self._context.parallelize(range(count), count), imports)
+            self.rehearse(min(self.parallelism, 4))
+
+    def rehearse(self, workers: int) -> None:
+        """Runs what every sync runs: Python workers that import what jobs need."""
+        over = self._context.parallelize(range(workers), workers)
+        self._run(over, imports, "warm-up", "start Python workers")
+
+    @property
+    def local(self) -> bool:
+        """Whether its tasks run on this machine."""
+        return is_local(self.settings)
 
     @property
     def alive(self) -> bool:
@@ -135,24 +197,13 @@ class Spark:
         """Whether its JVM writes the archive of Spark's classes on exit."""
         return self._jvm.training
 
-    def rehearse(self) -> None:
-        """Runs what every sync runs, on two Python workers."""
-        self._context.runJob(self._context.parallelize(range(2), 2), imports)
-
     def cancel(self) -> None:
         """Ends all our running tasks at once; callers waiting for them get Interrupted."""
         self._stopped.set()
         self._jvm.training = False  # nobody wants to wait for the archive now
         with suppress(Exception):
             if self._context is not None:
-                self._cancel_jobs(self._context)
-
-    def _cancel_jobs(self, context: Any) -> None:
-        if self._way == "in this process":
-            for group in tuple(self._groups):
-                context.cancelJobGroup(group)
-        else:
-            context.cancelAllJobs()
+                self._context.cancelJobsWithTag(self._tag)
 
     def stop(self) -> None:
         """Cancels running tasks and ends the JVM if it's ours; safe to call twice, and during the start."""
@@ -163,9 +214,9 @@ class Spark:
                 self._reports.close()
             if context is not None:
                 with suppress(Exception):
-                    self._cancel_jobs(context)
+                    context.cancelJobsWithTag(self._tag)
                 with suppress(Exception):
-                    leave(context, self._way, self.settings)
+                    self._leave(context)
             if self._gateway is not None and self._way != "spark-submit":
                 with suppress(Exception):
                     self._gateway.shutdown()
@@ -174,54 +225,60 @@ class Spark:
             if self._way != "spark-submit":
                 internals.forget(self._gateway)
 
-    # slices
+    def _leave(self, context: Any) -> None:
+        """Ends our own context cleanly. With our own local JVM, its shutdown does that, a second faster."""
+        if self._way == "own JVM" and self.local:
+            internals.end_accumulators(context)
+        elif self._way != "in this process":
+            context.stop()
 
-    def submit(
+    # jobs
+
+    def run(
         self,
         jobs: Sequence[Job[R]],
         group: str,
         throttle: Throttle | None = None,
         underway: Callable[[int], None] | None = None,
-        note: Callable[[str], None] = log.warning,
+        note: Callable[[str], None] = logger.warning,
         failed: Callable[[], FloodmarkError | None] = lambda: None,
         small: bool = False,
     ) -> Generator[R, None, None]:
         """The jobs' results as they finish, in any order; the first error ends them all and is raised.
 
-        `underway` receives the rows of unfinished jobs whenever they change, from other threads. `note`
-        receives word of executors that a cluster has lost; their slices run again. `failed` may end them all: it
-        is asked while no job ends. `small` jobs may share a task with those of other tables.
+        `group` is for people who look at Spark's UI. `underway` receives the rows of unfinished jobs whenever they change,
+        from other threads. `note` receives word of executors that a cluster has lost; their jobs run again. `failed` may
+        end them all: it is asked while no job ends. `small` jobs may share a task with those of other tables.
         """
         if not jobs:
             return
+        source, table = jobs[0].source, jobs[0].table.name
         if throttle is None:
             # Not above: it needs pyarrow, whose import the start of Spark doesn't wait for.
             from floodmark.source.connections import Throttle
 
-            throttle = Throttle(jobs[0].source)
-        if attempts_at_once(self.settings) > jobs[0].source.max_connections:
+            throttle = Throttle(source)
+        if attempts_at_once(self.settings) > source.max_connections:
             raise ConfigError(
                 "spark.speculation may read a slice twice at once, and source.max_connections allows only 1",
                 hint="leave spark.speculation.task.duration.threshold out, or raise source.max_connections",
             )
-        own = f"{group} #{next(self._numbers)}"
-        if not self._groups:  # a cluster takes back the executors of a run that needs none for a while
+        tag = f"{self._tag}-{next(self._numbers)}"
+        if not self._running:  # a cluster takes back the executors of a run that needs none for a while
             self._executors.forget()
         ended = threading.Event()
         rows = RowsUnderway(self._reports, underway)
 
         def run(job: Job[R]) -> tuple[R, Address | None]:
             reports = rows.begin()
-            piece = Piece(job, own, job.title(len(jobs)), reports)
+            piece = Piece(job, tag, group, job.title(len(jobs)), reports)
             return self._patiently(piece, ended, throttle, small), reports
 
         # A cluster's number of cores can change at any time.
-        at_once = self.parallelism * AHEAD if is_local(self.settings) else jobs[0].source.max_connections
-        most = min(len(jobs), at_once)
-        pool = ThreadPoolExecutor(most, thread_name_prefix="slice")
+        at_once = self.parallelism * AHEAD if self.local else source.max_connections
+        pool = ThreadPoolExecutor(min(len(jobs), at_once), thread_name_prefix="slice")
         waiting: set[Future[tuple[R, Address | None]]] = {pool.submit(run, job) for job in jobs}
-        self._groups.add(own)
-        alone: float | None = None
+        self._running.add(tag)
         try:
             while waiting:
                 done, waiting = wait(waiting, LOOK_EVERY, return_when=FIRST_COMPLETED)
@@ -229,49 +286,47 @@ class Spark:
                     result, reports = future.result()
                     rows.end(reports)
                     yield result
-                if not done and not self.alive:
-                    raise self._lost(RuntimeError(), jobs[0].table.name)
-                if not done and (error := failed()) is not None:
-                    raise error
                 if done:
-                    alone = None
+                    self._executors.alone = None
+                elif not self.alive:
+                    raise self._lost(RuntimeError(), table)
+                elif (error := failed()) is not None:
+                    raise error
                 else:
-                    table = jobs[0].table.name
-                    alone = self._executors.alone(self._context, self.settings, alone, note, table)
+                    self._executors.look(self._context, note, table)
         finally:
             ended.set()
             rows.close()
-            self._groups.discard(own)
-            self._end(pool, waiting, own)
+            self._running.discard(tag)
+            self._end(pool, waiting, tag)
 
     def tasks_at_once(self, connections: int) -> int:
         """How many tasks may run side by side, each with a connection, as far as is known."""
         most = connections // attempts_at_once(self.settings)
-        return min(self.parallelism, most) if is_local(self.settings) else most
+        return min(self.parallelism, most) if self.local else most
 
     def cores(self) -> int:
         """How many tasks can run side by side now, as far as is known: executors come and go."""
         with suppress(Exception):  # the context is ending
-            if not is_local(self.settings):
+            if not self.local:
                 return int(self._context.defaultParallelism)
         return self.parallelism
-
-    def meeting(self) -> Meeting:
-        """A meeting for tasks of this Spark; raises TransientError, also if Spark has ended."""
-        if not self.alive:
-            raise self._lost(RuntimeError(), None)
-        try:
-            bind, host = driver_address(self.settings, is_local(self.settings))
-            return Meeting(bind, host, speculates=self.speculates)
-        except OSError as error:
-            raise TransientError(f"the driver can't listen for its tasks: {error}") from error
 
     @property
     def speculates(self) -> bool:
         """Whether two attempts at one slice may run side by side."""
         return attempts_at_once(self.settings) > 1
 
-    def _end(self, pool: ThreadPoolExecutor, waiting: set[Future[Any]], group: str) -> None:
+    def meeting(self) -> Meeting:
+        """A meeting for tasks of this Spark; raises TransientError, also if Spark has ended."""
+        if not self.alive:
+            raise self._lost(RuntimeError(), None)
+        try:
+            return Meeting(*driver_address(self.settings, self.local), speculates=self.speculates)
+        except OSError as error:
+            raise TransientError(f"the driver can't listen for its tasks: {error}") from error
+
+    def _end(self, pool: ThreadPoolExecutor, waiting: set[Future[Any]], tag: str) -> None:
         """Ends running jobs and waits for them, but not forever if the context is someone else's."""
         if waiting:
             pool.shutdown(wait=False, cancel_futures=True)
@@ -279,8 +334,7 @@ class Spark:
         # Repeatedly: the first call may miss a job that was just being submitted.
         while not all(future.done() for future in waiting):
             with suppress(Exception):
-                # The others that share the task run again, alone.
-                self._context.cancelJobGroup(self._within.get(group, group))
+                self._context.cancelJobsWithTag(tag)  # those that share a task with them run again, alone
             if not self.alive:
                 # A context that its cluster has ended no longer answers; a call to it would wait forever.
                 self._jvm.kill()
@@ -290,102 +344,83 @@ class Spark:
         pool.shutdown()
 
     def _patiently(self, piece: Piece[R], ended: threading.Event, throttle: Throttle, small: bool) -> R:
-        """Runs one slice, with retries where they can help; a small one at first together with others."""
-        cores = self.parallelism if is_local(self.settings) else None
+        """Runs one job, with retries where they can help; a small one at first together with others."""
+        cores = self.parallelism if self.local else None
         attempts = attempts_at_once(self.settings)
+        with self._lock:
+            shared = self._shared.setdefault(throttle, SharedCalls(self._together, MOST))
 
         def stopped() -> bool:
             return ended.is_set() or self._stopped.is_set()
 
-        def room() -> AbstractContextManager[None]:
-            return throttle.task(cores, stopped, attempts)
-
         def attempt(first: bool) -> R | FloodmarkError:
-            if small and first:
-                shared = self._gathering(throttle).ask(piece, self.cores(), room, stopped)
-                if shared is not None:
-                    return cast(R | FloodmarkError, shared)
-            with room():
-                if stopped():
-                    raise Interrupted("stopped")
-                [result] = self._run([piece], piece.group, piece.title)
-            assert result is not None  # a task always gets to its first slice
+            room, alone = partial(throttle.task, cores, stopped, attempts), not (small and first)
+            result: R | FloodmarkError = shared.ask(piece, self.cores(), room, stopped, alone)
             return result
 
         def pause(seconds: float, error: TransientError) -> None:
             table = piece.job.table.name
-            log.info("%s failed and is retried: %s", piece.title, error.message, extra={"table": table})
+            logger.info("%s failed and is retried: %s", piece.title, error.message, extra={"table": table})
             ended.wait(seconds)
 
-        return patiently(attempt, pause)
-
-    def _gathering(self, throttle: Throttle) -> Gathering[Any, Any]:
-        with self._gathers:
-            return self._gatherings.setdefault(throttle, Gathering(self._together))
+        return SLICE.persist(attempt, pause)
 
     def _together(self, pieces: Sequence[Piece[Any]]) -> Sequence[Any]:
-        """Runs small slices of several tables as one task; none of them if Spark fails, so that each runs alone.
+        """Runs jobs as one task: the results or errors of those that had a turn.
 
-        One that nobody shares with raises Spark's error: its thread gets it.
+        None if Spark fails, so that each of several runs alone; one that nobody shares with raises Spark's error.
         """
         first, others = pieces[0], len(pieces) - 1
-        if not others:
-            return self._run(pieces, first.group, first.title)
-        group = f"small slices #{next(self._numbers)}"
-        self._groups.add(group)
-        self._within.update({piece.group: group for piece in pieces})
+        group, title = first.group, first.title
+        if others:
+            group, title = "small slices", f"{title}, and {counted(others, 'small slice')} more"
+        run, tags = task(pieces, self.local), [piece.tag for piece in pieces]
         try:
-            return self._run(pieces, group, f"{first.title}, and {counted(others, 'small slice')} more")
+            return self._run(self._base, run, group, title, tags, first.job.table.name)
         except FloodmarkError as error:
-            log.info("%d small slices failed together and run alone: %s", len(pieces), error.message)
+            if not others:
+                raise
+            logger.info("%d small slices failed together and run alone: %s", len(pieces), error.message)
             return ()
-        finally:
-            self._groups.discard(group)
-            for piece in pieces:
-                self._within.pop(piece.group, None)
 
-    def _run(self, pieces: Sequence[Piece[R]], group: str, title: str) -> list[R | FloodmarkError | None]:
-        """Runs slices as a Spark job with one task: each one's result or error, None if it was not its turn.
-
-        Raises Spark's own error.
-        """
-        context, job = self._context, pieces[0].job
+    def _run(
+        self,
+        over: Any,
+        run: Callable[[Iterable[int]], list[R]],
+        group: str,
+        title: str,
+        tags: Sequence[str] = (),
+        table: str | None = None,
+    ) -> list[R]:
+        """Runs a Spark job, from a thread of ours; raises Spark's own errors as ours."""
+        context = self._context
         if context is None:
             raise Interrupted("stopped")
-        files = None if is_local(self.settings) else files_to_send(job.source)
-        run = task(pieces, files)
         try:
+            context.clearJobTags()
+            for tag in (self._tag, *tags):
+                context.addJobTag(tag)
             context.setJobGroup(group, title, interruptOnCancel=True)
-            found: list[R | FloodmarkError | None] = context.runJob(self._base, run)
+            results: list[R] = context.runJob(over, run)
+            return results
         except Exception as error:
-            raise self._lost(error, job.table.name) from None
-        return found
+            raise self._lost(error, table) from None
 
     def answers(
         self, asks: Callable[[Iterable[int]], list[dict[str, Any]]], count: int
     ) -> list[dict[str, Any]]:
         """The answers of `count` tasks, wherever Spark runs them; raises TransientError without executors."""
+        over = self._context.parallelize(range(count), count)
         with ThreadPoolExecutor(1, thread_name_prefix="ask") as pool:
-            asked = pool.submit(self._ask, asks, count)
-            alone: float | None = None
+            asked = pool.submit(self._run, over, asks, "ask", "check the executors")
             try:
                 while not asked.done():
                     wait([asked], LOOK_EVERY)
-                    alone = self._executors.alone(
-                        self._context, self.settings, alone, log.warning, patience=ASKING
-                    )
+                    self._executors.look(self._context, logger.warning, patience=ASKING)
             except BaseException:
                 self.cancel()
                 raise
             return asked.result()
-
-    def _ask(self, asks: Callable[[Iterable[int]], list[dict[str, Any]]], count: int) -> list[dict[str, Any]]:
-        try:
-            self._groups.add("ask")
-            self._context.setJobGroup("ask", "check the executors", interruptOnCancel=True)
-            return list(self._context.runJob(self._context.parallelize(range(count), count), asks))
-        except Exception as error:
-            raise self._lost(error, None) from None
 
     def _lost(self, error: Exception, table: str | None) -> FloodmarkError:
         """What Spark's own failure means for the operator."""
@@ -400,14 +435,132 @@ class Spark:
                 hint="install or ship Python and its packages, or set PYSPARK_PYTHON before the session starts:"
                 " docs/cluster.md", table=table,
             )  # fmt: skip
-        if ended and (why := self._jvm.shortage()) is not None:
+        why = (self._jvm.shortage() if ended else None) or (refused(self._jvm) if ended or not said else None)
+        if why is not None:
             return why.of(table) if table else why
         if ended or not said:
-            if why := refused(self._jvm):
-                return why.of(table) if table else why
             said = f"{self.settings['spark.master']} is unreachable, or has ended the application"
-            if is_local(self.settings):
+            if self.local:
                 said = "Spark's JVM has ended"
         return TransientError(
             f"Spark lost a task: {said}", hint=f"run the command again; see {self.log_path}", table=table
         )
+
+
+def attempts_at_once(settings: Mapping[str, str]) -> int:
+    """How many attempts at one slice Spark may run side by side.
+
+    A job of one task has nothing to compare its speed with, so Spark speculates on it only with a threshold.
+    """
+    speculates = settings.get("spark.speculation", "").lower() == "true"
+    threshold = settings.get("spark.speculation.task.duration.threshold", "")
+    return 2 if speculates and threshold and not is_local(settings) else 1
+
+
+class WarmSpark:
+    """Spark on demand: started when first needed, kept for the cycles of a resident sync, replaced if it dies.
+
+    A run with nothing to do needs none, so it starts no JVM, unless a table was never synced. A failed start fails
+    every table of that run alike; only the next run tries again. All methods may be called from any thread.
+    """
+
+    def __init__(
+        self, config: Config, name: str, running: Spark | None = None, *, one_run: bool = False
+    ) -> None:
+        """`running` is someone else's Spark: used, and left running. `one_run`: the run that is given it stops it."""
+        self.one_run = one_run
+        self._config = config
+        self._name = name
+        self._lock = threading.Lock()
+        self._given = running is not None
+        self._spark: Spark | None = running
+        self._started: Future[None] | None = None
+        self._untold = False  # whether it was started without anyone being told
+        self._stopped = threading.Event()
+        self._starter = ThreadPoolExecutor(1, thread_name_prefix="spark")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if error[0] is not None:
+            self.abandon()
+        self.stop()
+
+    def check_installed(self) -> None:
+        """Raises ConfigError if it could never start, for lack of a pyspark that is new enough."""
+        if not self._given:
+            internals.check_installed()
+
+    def warm_up(self, said: Callable[[], None] | None = None) -> None:
+        """Starts Spark in the background unless it runs; of each start, one caller is told by `said`."""
+        with self._lock:
+            if self._stopped.is_set():
+                return
+            if self._spark is None:
+                self._spark = Spark(self._config.spark.master, self._config.spark.conf, name=self._name)
+                self._started = self._starter.submit(self._spark.start)
+                self._untold = True
+            if said is None or not self._untold:
+                return
+            self._untold = False
+        said()
+
+    def warm_up_if(self, needed: Callable[[], bool]) -> None:
+        """Starts Spark if the answer to a question is yes; doesn't wait for the answer, not even when it is stopped."""
+
+        def ask() -> None:
+            with suppress(FloodmarkError):  # whoever needs Spark gets the error, too
+                if needed():
+                    self.warm_up()
+
+        threading.Thread(target=ask, name="early spark", daemon=True).start()
+
+    def get(self) -> Spark:
+        """Spark, running; raises the error that kept it from starting."""
+        self.warm_up()
+        with self._lock:
+            spark, started = self._spark, self._started
+        if spark is None:
+            raise Interrupted("the run has been stopped")
+        if started is not None:
+            started.result()
+        return spark
+
+    def renew(self) -> None:
+        """Discards a Spark that failed to start or has died, so that the next `get` starts a new one."""
+        with self._lock:
+            spark, started = self._spark, self._started
+            if self._given or spark is None or started is None or not started.done():
+                return
+            if started.exception() is None and spark.alive:
+                return
+            self._spark, self._started = None, None
+        spark.stop()
+
+    @property
+    def trains(self) -> bool:
+        """Whether stopping our own Spark will take seconds, to write an archive for faster starts."""
+        with self._lock:
+            return self._spark is not None and not self._given and self._spark.trains
+
+    def cancel(self) -> None:
+        """Ends every running task at once; callers waiting for one get Interrupted."""
+        with self._lock:
+            spark = self._spark
+        if spark is not None:
+            spark.cancel()
+
+    def abandon(self) -> None:
+        """After an error: nobody waits any more for the tasks of our own Spark, or for its archive."""
+        if not self._given:
+            self.cancel()
+
+    def stop(self) -> None:
+        """Stops our own Spark for good; safe to call twice, and during the start."""
+        self._stopped.set()
+        with self._lock:
+            spark, self._spark = self._spark, None
+        if spark is not None and not self._given:
+            spark.stop()
+        self._starter.shutdown(wait=True)

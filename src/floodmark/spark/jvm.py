@@ -21,8 +21,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import BinaryIO
 
-from floodmark.host.children import SAFE_PATH, child_environment
 from floodmark.host.limits import allow_files
+from floodmark.host.process import SAFE_PATH, child_environment
 from floodmark.host.retry import Retries
 from floodmark.host.temp import cache_folder, is_own, scratch
 from floodmark.model.errors import ConfigError, FloodmarkError, Interrupted, TransientError, short_of
@@ -50,29 +50,15 @@ _BEFORE_START = (
     "spark.jars", "spark.driver.", "spark.submit.", "spark.files", "spark.archives", "spark.plugins",
 )  # fmt: skip
 _HARMLESS = {
-    "spark.driver.memory",
-    "spark.driver.host",
-    "spark.driver.bindAddress",
-    "spark.driver.maxResultSize",
-}
+    "spark.driver.memory", "spark.driver.host", "spark.driver.bindAddress", "spark.driver.maxResultSize",
+}  # fmt: skip
 
 # The packages that Spark's launcher opens on Java 17 and later (org.apache.spark.launcher.JavaModuleOptions).
-_OPENED = [
-    "java.lang",
-    "java.lang.invoke",
-    "java.lang.reflect",
-    "java.io",
-    "java.net",
-    "java.nio",
-    "java.util",
-    "java.util.concurrent",
-    "java.util.concurrent.atomic",
-    "jdk.internal.ref",
-    "sun.nio.ch",
-    "sun.nio.cs",
-    "sun.security.action",
-    "sun.util.calendar",
-]
+_OPENED = (
+    "java.lang", "java.lang.invoke", "java.lang.reflect", "java.io", "java.net", "java.nio", "java.util",
+    "java.util.concurrent", "java.util.concurrent.atomic", "jdk.internal.ref", "sun.nio.ch", "sun.nio.cs",
+    "sun.security.action", "sun.util.calendar",
+)  # fmt: skip
 # Absolute: executors import this module from an archive that they know by a relative path.
 _LOGGING = f"-Dlog4j2.configurationFile={(Path(__file__).absolute().parent / 'log4j2.properties').as_uri()}"
 
@@ -173,11 +159,9 @@ class Jvm:
     @property
     def _direct(self) -> bool:
         """Whether no setting needs spark-submit."""
-        elsewhere = any(
-            os.environ.get(name) for name in ("SPARK_HOME", "SPARK_CONF_DIR", "PYSPARK_SUBMIT_ARGS")
-        )
+        elsewhere = map(os.environ.get, ("SPARK_HOME", "SPARK_CONF_DIR", "PYSPARK_SUBMIT_ARGS"))
         special = any(k.startswith(_BEFORE_START) and k not in _HARMLESS for k in self.settings)
-        return is_local(self.settings) and not elsewhere and not special
+        return is_local(self.settings) and not any(elsewhere) and not special
 
     def stop(self, seconds: float = 10) -> None:
         """Ends the JVM: closes its stdin, and kills it if that isn't enough."""
@@ -187,7 +171,12 @@ class Jvm:
             if self._direct and not trains and not any(k.startswith(_AT_END) for k in self.settings):
                 self.kill()  # nothing it would do on exit is of any use
             archive = self._archive if trains and self.process.poll() is None else None
-            _ended(self.process, seconds if archive is None else TRAINING_SECONDS)
+            if self.process.stdin is not None:
+                self.process.stdin.close()
+            try:
+                self.process.wait(seconds if archive is None else TRAINING_SECONDS)
+            except subprocess.TimeoutExpired:
+                self.kill()
             if archive is not None:
                 archive.keep(whole=self.process.returncode == 0)
         if self._workers is not None:
@@ -200,17 +189,6 @@ class Jvm:
         if self.process is not None:
             self.process.kill()
             self.process.wait()
-
-
-def _ended(process: subprocess.Popen[bytes], seconds: float) -> None:
-    """Ends a process by closing its stdin, and kills it if that isn't enough."""
-    if process.stdin is not None:
-        process.stdin.close()
-    try:
-        process.wait(seconds)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
 
 
 def settings(master: str, conf: Mapping[str, str], name: str) -> dict[str, str]:
@@ -293,12 +271,13 @@ def direct_command(
     java: str, settings: Mapping[str, str], archive: Archive, training: bool = False
 ) -> list[str]:
     """The JVM with Spark's gateway, as spark-submit would start it, without an extra JVM to find that out."""
-    options = [*_options(), f"-Xmx{settings.get('spark.driver.memory', '512m')}"]
+    memory, classes = f"-Xmx{settings.get('spark.driver.memory', '512m')}", list[str]()
     if training:
-        options.append(f"-XX:ArchiveClassesAtExit={archive.part}")
+        classes = [f"-XX:ArchiveClassesAtExit={archive.part}"]
     elif is_own(archive.path):
-        options += ["-Xshare:auto", f"-XX:SharedArchiveFile={archive.path}"]
-    return [java, *options, _LOGGING, "org.apache.spark.api.python.PythonGatewayServer"]
+        classes = ["-Xshare:auto", f"-XX:SharedArchiveFile={archive.path}"]
+    gateway = "org.apache.spark.api.python.PythonGatewayServer"
+    return [java, *_options(), memory, *classes, _LOGGING, gateway]
 
 
 def _options() -> list[str]:

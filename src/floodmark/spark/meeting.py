@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from floodmark.model.errors import FloodmarkError
 
@@ -289,37 +289,25 @@ class Meeting:
 
     def _welcome(self, line: _Line, number: int, attempt: str) -> None:
         with self._change:
-            first, place = self._members.get(number), self._place(number)
-            if place in ("member", "parked", "leave"):
-                self._lines.add(line)
-            if place == "parked":
-                self._parked.append((number, line))
-            if place == "member":
+            if self._closed:
+                line.close()
+                return
+            self._lines.add(line)
+            first = self._members.get(number)
+            if number in self._home or (first is None and self._begun):
+                with suppress(OSError):
+                    line.send({"do": "leave"})
+            elif first is not None and self._shared_out:
+                line.close()
+            elif first is not None and self._speculates:
+                self._parked.append((number, line))  # if it returned, Spark would end the first one
+            elif first is not None and self._begun:
+                self.close()  # an earlier attempt is lost, and so is the meeting
+            else:
                 self._members[number] = Member(line, number, attempt)
+                if first is not None:
+                    first.line.close()
                 self._change.notify_all()
-        if place == "leave":
-            with suppress(OSError):
-                line.send({"do": "leave"})
-        elif place == "member" and first is not None:
-            first.line.close()
-        elif place in ("over", "lost"):
-            line.close()
-        if place == "lost":
-            self.close()
-
-    def _place(self, number: int) -> Literal["member", "parked", "leave", "over", "lost"]:
-        """What becomes of a task that arrives now; "lost": an earlier attempt at it, and so the meeting."""
-        if self._closed:
-            return "over"
-        if number in self._home:
-            return "leave"
-        if number not in self._members:
-            return "leave" if self._begun else "member"
-        if self._shared_out:
-            return "over"
-        if self._speculates:
-            return "parked"  # if it returned, Spark would end the first one
-        return "lost" if self._begun else "member"
 
 
 class _Line:

@@ -36,24 +36,17 @@ def version_text() -> str:
     return str(getattr(pyspark, "__version__", "{}.{}".format(*KNOWN[1])))
 
 
-def version() -> tuple[int, int]:
-    """Its first two numbers."""
-    major, minor = version_text().split(".")[:2]
-    return int(major), int(minor)
-
-
-def is_known(pyspark: tuple[int, int]) -> bool:
-    """Whether we may start its JVM ourselves; raises ConfigError for a version too old to work at all."""
-    if pyspark < KNOWN[0]:
-        raise ConfigError(
-            f"pyspark {pyspark[0]}.{pyspark[1]} is too old: Floodmark needs 4.0 or newer", hint=WANTED
-        )
-    return pyspark <= KNOWN[1]
+def is_known() -> bool:
+    """Whether we may start the JVM of this pyspark ourselves; raises ConfigError if it is too old to work at all."""
+    major, minor = map(int, version_text().split(".")[:2])
+    if (major, minor) < KNOWN[0]:
+        raise ConfigError(f"pyspark {major}.{minor} is too old: Floodmark needs 4.0 or newer", hint=WANTED)
+    return (major, minor) <= KNOWN[1]
 
 
 def check_installed() -> None:
     """Raises ConfigError unless there is a pyspark, and one that can run our tasks."""
-    is_known(version())
+    is_known()
 
 
 def is_submitted() -> bool:
@@ -120,12 +113,10 @@ class _ForNumpy:
 def spare_numpy(gateway: Any) -> None:
     """Keeps the first call through a gateway from importing numpy, and pandas if it is installed: half a second.
 
-    pyspark's converters of numpy's values import them to look at any argument. Without the names used here, they do.
+    pyspark's converters of numpy's values import them to look at any argument.
     """
-    client = getattr(gateway, "_gateway_client", None)
-    known = getattr(client, "converters", None)
-    if client is not None and known:
-        client.converters = [_ForNumpy(c) if "Numpy" in type(c).__name__ else c for c in known]
+    client = gateway._gateway_client
+    client.converters = [_ForNumpy(c) if "Numpy" in type(c).__name__ else c for c in client.converters]
 
 
 @contextmanager
@@ -160,16 +151,12 @@ def own_signals() -> Iterator[None]:
 
 def hush_accumulators(context: Any) -> None:
     """Keeps the accumulator server, which we don't use, from printing a traceback when a connection ends."""
-    server = getattr(context, "_accumulatorServer", None)
-    if server is not None:
-        server.handle_error = lambda *_: None
+    context._accumulatorServer.handle_error = lambda *_: None
 
 
 def end_accumulators(context: Any) -> None:
     """Shuts that server down in a separate thread; its socket's folder may be gone already."""
-    server = getattr(context, "_accumulatorServer", None)
-    if server is not None:
-        threading.Thread(target=_end, args=(server,), daemon=True).start()
+    threading.Thread(target=_end, args=(context._accumulatorServer,), daemon=True).start()
 
 
 def _end(server: Any) -> None:

@@ -13,7 +13,7 @@ import secrets
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from struct import Struct, error
@@ -51,7 +51,9 @@ class Teller:
         self._next = time.monotonic() + self._every
         try:
             if self._socket is None:
-                self._socket = _connected(self._to.host, self._to.port)
+                self._socket, place = _datagrams(self._to.host, self._to.port)
+                self._socket.setblocking(False)
+                self._socket.connect(place)
             self._socket.send(_FORM.pack(self._to.token, self._to.number, rows))
         except OSError:
             self._to = None  # the driver can't be reached from here
@@ -59,14 +61,6 @@ class Teller:
     def close(self) -> None:
         if self._socket is not None:
             self._socket.close()
-
-
-def _connected(host: str, port: int) -> socket.socket:
-    family, kind, protocol, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
-    made = socket.socket(family, kind, protocol)
-    made.setblocking(False)
-    made.connect(place)
-    return made
 
 
 class Reports:
@@ -80,11 +74,11 @@ class Reports:
         self._lock = threading.Lock()
         self._closed = threading.Event()
         self._last = 0
-        self._wanted: dict[int, Callable[[int], None]] = {}
+        self._wanted: dict[int, Callable[[int, int], None]] = {}
         threading.Thread(target=self._listen, name="reports", daemon=True).start()
 
-    def expect(self, told: Callable[[int], None]) -> Address:
-        """The address for one task's reports; `told` receives its rows until `forget`."""
+    def expect(self, told: Callable[[int, int], None]) -> Address:
+        """The address for one task's reports; `told` receives its number and its rows until `forget`."""
         with self._lock:
             self._last += 1
             self._wanted[self._last] = told
@@ -114,28 +108,25 @@ class Reports:
                 told = self._wanted.get(number) if secrets.compare_digest(token, self._token) else None
             if told is not None:
                 with suppress(Exception):  # a failing display must not stop anything
-                    told(rows)
+                    told(number, rows)
 
 
-def reports_for(conf: Any, local: bool) -> Reports:
-    """Where tasks of a Spark with these settings send reports; raises OSError."""
-    bind, host = driver_address(conf, local)
-    port = "0" if local else str(conf.get("spark.driver.port", "0"))
-    return Reports(bind, host, int(port) if port.isdigit() else 0)
-
-
-def driver_address(conf: Any, local: bool) -> tuple[str, str]:
+def driver_address(settings: Mapping[str, str], local: bool) -> tuple[str, str]:
     """Where to listen for tasks, and where they find it: the address by which Spark's driver itself is reached."""
     if local:
         return "127.0.0.1", "127.0.0.1"
-    host = conf.get("spark.driver.host", "127.0.0.1")
-    return conf.get("spark.driver.bindAddress", host), host
+    host = settings.get("spark.driver.host", "127.0.0.1")
+    return settings.get("spark.driver.bindAddress", host), host
+
+
+def _datagrams(host: str, port: int, flags: int = 0) -> tuple[socket.socket, Any]:
+    """A socket of the host's kind, and the host's place for it."""
+    family, kind, protocol, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM, flags=flags)[0]
+    return socket.socket(family, kind, protocol), place
 
 
 def _listening(bind: str, port: int) -> socket.socket:
-    found = socket.getaddrinfo(bind, port, type=socket.SOCK_DGRAM, flags=socket.AI_PASSIVE)
-    family, kind, protocol, _, place = found[0]
-    made = socket.socket(family, kind, protocol)
+    made, place = _datagrams(bind, port, socket.AI_PASSIVE)
     try:
         made.bind(place)
         return made
@@ -158,7 +149,7 @@ class RowsUnderway:
         """Registers a task; returns the address for its reports, if they are wanted and possible."""
         if self._reports is None:
             return None
-        address = self._reports.expect(lambda rows: self._put(address.number, rows))
+        address = self._reports.expect(self._put)
         with self._lock:
             self._rows[address.number] = 0
         return address
@@ -171,12 +162,6 @@ class RowsUnderway:
                 if self._rows.pop(address.number, 0):
                     self._told(sum(self._rows.values()))
 
-    def _put(self, number: int, rows: int) -> None:
-        with self._lock:
-            if number in self._rows:  # otherwise it has ended meanwhile
-                self._rows[number] = rows
-                self._told(sum(self._rows.values()))
-
     def close(self) -> None:
         """Unregisters all tasks."""
         with self._lock:
@@ -184,3 +169,9 @@ class RowsUnderway:
         for number in left:
             if self._reports is not None:
                 self._reports.forget(number)
+
+    def _put(self, number: int, rows: int) -> None:
+        with self._lock:
+            if number in self._rows:  # otherwise it has ended meanwhile
+                self._rows[number] = rows
+                self._told(sum(self._rows.values()))

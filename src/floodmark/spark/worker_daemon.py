@@ -17,7 +17,7 @@ import sys
 from collections.abc import Mapping
 from contextlib import suppress
 
-from floodmark.host.children import child_environment
+from floodmark.host.process import child_environment
 
 MODULE = "floodmark.spark.worker_daemon"
 # Where the early process listens; set in the environment of the JVM, and so of the processes it starts.
@@ -25,7 +25,6 @@ WHERE = "FLOODMARK_DAEMON"
 _EARLY = "--early"
 # The module that the JVM names for its workers; we prepare for no other.
 _WORKER = "pyspark.worker"
-_LENGTH = 8
 
 
 def start_early(where: str) -> subprocess.Popen[bytes] | None:
@@ -87,7 +86,7 @@ def _prepare() -> None:
     import pyspark.daemon
     import pyspark.worker  # noqa: F401
 
-    from floodmark.host.hidden_imports import spare_pandas
+    from floodmark.host.process import spare_pandas
     from floodmark.spark.job import preload
 
     preload()
@@ -111,12 +110,9 @@ def _wait_to_be_asked(where: str) -> None:
     asking, _ = server.accept()
     os.unlink(where)
     server.close()
-    first, files, _, _ = socket.recv_fds(asking, _LENGTH, 3)
-    length = int.from_bytes(first, "big")
-    data = b""
-    while len(data) < length and (part := asking.recv(length - len(data))):
-        data += part
-    _take(json.loads(data))
+    _, files, _, _ = socket.recv_fds(asking, 1, 3)
+    with asking.makefile("rb") as sent:
+        _take(json.loads(sent.read()))
     for number, file in enumerate(files):
         os.dup2(file, number)
         os.close(file)
@@ -138,9 +134,9 @@ def _handed_over(where: str) -> bool:
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as link:
             link.connect(where)
-            data = json.dumps(dict(os.environ)).encode()
-            socket.send_fds(link, [len(data).to_bytes(_LENGTH, "big")], [0, 1, 2])
-            link.sendall(data)
+            socket.send_fds(link, [b"!"], [0, 1, 2])
+            link.sendall(json.dumps(dict(os.environ)).encode())
+            link.shutdown(socket.SHUT_WR)
             if link.recv(1) != b"!":
                 return False
             with suppress(OSError):

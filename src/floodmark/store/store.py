@@ -24,7 +24,7 @@ from obstore.exceptions import AlreadyExistsError, BaseError, PreconditionError
 from obstore.store import S3Store
 
 from floodmark.config.load import StoreSpec
-from floodmark.host.together import Recent
+from floodmark.host.threads import RecentAnswers
 from floodmark.model.errors import DataError, NoAnswer
 from floodmark.store import folder
 from floodmark.store.credentials import signing_keys
@@ -93,7 +93,7 @@ class Store:
     def __init__(self, spec: StoreSpec) -> None:
         self.spec = spec
         self._at: Objects = _Bucket(spec) if spec.url.startswith("s3://") else Folder(Path(spec.url))
-        self._recent = Recent()
+        self._recent = RecentAnswers()
         self.places = tuple(Place(Store(each.store), each.log) for each in spec.copies_to)
 
     def after_losing(self, lost: Callable[[str], bool], places: Sequence[int] = ()) -> Store:

@@ -22,8 +22,8 @@ from floodmark.load.protocol import KEYS
 from floodmark.log.fold import State
 from floodmark.model.canonical import Scope, forms, printed
 from floodmark.model.errors import ConfigError, DataError
-from floodmark.model.plausible import implausible
 from floodmark.model.position import Key
+from floodmark.model.run import implausible
 from floodmark.model.table import Table
 from floodmark.model.times import parse_moment, temporal
 from floodmark.model.types import fields
@@ -34,10 +34,11 @@ from floodmark.plan.wait import Source, settle
 from floodmark.services import Services
 from floodmark.source import ranges as edges
 from floodmark.source.cascades import of as cascades
-from floodmark.source.cascades import touched
-from floodmark.source.keys import gone, weights
-from floodmark.source.sources import source_id
+from floodmark.source.describe import cascades, touched
+from floodmark.source.identity import source_id
+from floodmark.source.ranges import absent_keys, key_weights
 from floodmark.verify.compare import Differences, compare, described
+from floodmark.verify.lookup import Differences
 
 # Most keys that one task reads; a small number is spread over several tasks.
 KEYS_PER_SLICE = 20_000
@@ -53,46 +54,35 @@ FORCE = "check the source; if the rows really are gone, run again with --force"
 
 def check(table: Table, options: TableOptions) -> None:
     """Refuses `deletes` and `cascades` if rows can't be told apart or can't be marked."""
-    where = f"tables.{table.name}.deletes"
-    if options.cascades == "follow" and table.mode != "full" and not table.key:
-        raise ConfigError(
-            "cascades: follow needs a key: without one, rows can't be told apart",
-            hint=f"set tables.{table.name}.cascades: ignore, or mode: full",
-            table=table.name,
-        )
-    if options.deletes == "ignore" or (table.mode == "full" and options.deletes == "hard"):
+    full, cascades, where = table.mode == "full", options.cascades == "follow", f"tables.{table.name}"
+    untold = "needs a key: without one, rows can't be told apart"
+    if cascades and not full and not table.key:
+        said, hint = f"cascades: follow {untold}", f"set {where}.cascades: ignore, or mode: full"
+    elif options.deletes == "ignore" or (full and options.deletes == "hard"):
         return  # a full copy has exactly the source's rows, without a search for deletes
-    if table.mode == "full":
-        raise ConfigError(
-            "deletes: soft can't be combined with mode: full, which replaces all rows and leaves none to mark",
-            hint=f"set {where}: ignore",
-            table=table.name,
+    elif full:
+        said = (
+            "deletes: soft can't be combined with mode: full, which replaces all rows and leaves none to mark"
         )
-    if not table.key:
-        raise ConfigError(
-            f"deletes: {options.deletes} needs a key: without one, rows can't be told apart",
-            hint=f"set {where}: ignore, or mode: full",
-            table=table.name,
-        )
+        hint = f"set {where}.deletes: ignore"
+    elif not table.key:
+        said, hint = f"deletes: {options.deletes} {untold}", f"set {where}.deletes: ignore, or mode: full"
+    else:
+        return
+    raise ConfigError(said, hint=hint, table=table.name)
 
 
 def due(state: State, options: TableOptions, now: datetime) -> bool:
     """Whether it is time to look for deletes and cascades: at most once per `deletes_every`."""
-    if options.deletes == "ignore" and options.cascades == "ignore":
-        return False
-    if state.table is None or state.table.mode == "full":
+    table, last = state.table, state.extraction.deletes_at
+    if table is None or table.mode == "full" or (options.deletes, options.cascades) == ("ignore", "ignore"):
         return False
     if not state.data.commits and not state.data.older.commits:
         return False  # nothing was ever replicated
-    if (
-        state.extraction.deletes_at is None
-        or (state.table.recipe.where or "").strip() != (options.where or "").strip()
-    ):
+    if last is None or (table.recipe.where or "").strip() != (options.where or "").strip():
         return True  # never so far, or only with another `where`
-    elapsed = (now - parse_moment(state.extraction.deletes_at)).total_seconds()
-    return (
-        not 0 <= elapsed < options.deletes_every
-    )  # a time in the future comes from another host's wrong clock
+    elapsed = (now - parse_moment(last)).total_seconds()
+    return not 0 <= elapsed < options.deletes_every  # a time in the future: another host's clock is wrong
 
 
 @dataclass(frozen=True)
@@ -155,8 +145,8 @@ def lacking(services: Services, table: Table, keys: Sequence[Key], rows: int, fo
     weighed: list[bytes | None] = []
     if keys:
         with services.reading("deletes", table) as session:
-            absent = gone(session, table, keys)
-            weighed = weights(session, table, absent)
+            absent = absent_keys(session, table, keys)
+            weighed = key_weights(session, table, absent)
             empty = len(absent) >= rows and edges.empty(session, table)
         if absent and not force and (empty or implausible(rows, rows - len(absent))):
             raise _implausible(table, len(absent), rows)
@@ -209,7 +199,7 @@ def to_repair(
     Extra rows that it has exist twice, or their key reads differently.
     """
     with services.reading("verify", table) as session:
-        absent = set(gone(session, table, found.extra))
+        absent = set(absent_keys(session, table, found.extra))
     there = (key for key in found.extra if key not in absent)
     different = (key for key, _ in found.different)
     return (*found.missing, *different, *there), tuple(absent)

@@ -12,7 +12,7 @@ from floodmark.config.load import Config
 from floodmark.log.document import primary_path
 from floodmark.model.errors import FloodmarkError
 from floodmark.model.run import SyncOptions
-from floodmark.spark.on_demand import WarmSpark
+from floodmark.spark.context import WarmSpark
 from floodmark.store.store import Store, encode
 
 

@@ -43,8 +43,8 @@ from floodmark.model.run import EXTRACT, Counts, Wait
 from floodmark.model.statements import STATEMENTS, log_statement
 from floodmark.model.table import Table
 from floodmark.model.window import Slice
-from floodmark.plan.decide import Pass, Plan, check_snapshot
-from floodmark.plan.window import slices as whole
+from floodmark.plan.decide import Pass, TablePlan, check_snapshot
+from floodmark.plan.decide import slices as whole
 from floodmark.services import Services
 from floodmark.source.errors import as_discovered
 from floodmark.source.sql import selects
@@ -62,7 +62,7 @@ _WIDE = {"mediumtext", "longtext", "mediumblob", "longblob", "json", "geometry"}
 
 
 @as_discovered()
-def read(run: TableRun, plan: Plan) -> None:
+def read(run: TableRun, plan: TablePlan) -> None:
     """Extracts and commits what the plan says, under our claim; loads run in parallel."""
     if plan.rows:
         with events.waiting(run.account, run.name, Wait("spark")), run.work.turns.stepping_aside():
@@ -126,7 +126,7 @@ def remove(
     append(run, commit, rows_deleted=rows)
 
 
-def check_gives_way(run: TableRun, plan: Plan, rows: int) -> None:
+def check_gives_way(run: TableRun, plan: TablePlan, rows: int) -> None:
     """Refuses to replace the target's rows with so few, unless the user insists.
 
     Called before the commit, because a commit moves the position. The load checks again, and sees what we
@@ -143,7 +143,7 @@ def check_gives_way(run: TableRun, plan: Plan, rows: int) -> None:
 
 
 def jobs(
-    services: Services, plan: Plan, one: Pass, state: State, file_rows: int, repeated: bool
+    services: Services, plan: TablePlan, one: Pass, state: State, file_rows: int, repeated: bool
 ) -> list[SliceJob]:
     """The Spark tasks that read the slices of a pass under a claim."""
     can, table = services.config.warehouse.can, plan.table
@@ -180,7 +180,7 @@ def small(table: Table, pieces: Sequence[Slice]) -> bool:
     return len(pieces) == 1 and few and not scans
 
 
-def _read(run: TableRun, plan: Plan, one: Pass) -> Iterator[Sequence[SliceResult]]:
+def _read(run: TableRun, plan: TablePlan, one: Pass) -> Iterator[Sequence[SliceResult]]:
     """Reads the slices of a pass; yields the results that are committed together."""
     if one.commits == "once" and len(one.slices) > 1 and plan.table.mode == "full":
         yield _snapshot(run, plan, one)
@@ -200,7 +200,7 @@ def _read(run: TableRun, plan: Plan, one: Pass) -> Iterator[Sequence[SliceResult
             yield waiting
 
 
-def _slices(run: TableRun, plan: Plan, one: Pass) -> Iterator[SliceResult]:
+def _slices(run: TableRun, plan: TablePlan, one: Pass) -> Iterator[SliceResult]:
     """Runs each slice as a Spark task; yields results as they finish, if they are of the source that was planned for."""
     made = jobs(run.services, plan, one, run.state, run.options.slice_rows, run.asked.repeated)
     for piece in one.slices:
@@ -216,7 +216,7 @@ def _slices(run: TableRun, plan: Plan, one: Pass) -> Iterator[SliceResult]:
             yield result
 
 
-def _snapshot(run: TableRun, plan: Plan, one: Pass) -> list[SliceResult]:
+def _snapshot(run: TableRun, plan: TablePlan, one: Pass) -> list[SliceResult]:
     """Reads a snapshot with several connections at one moment; with one if that can't be done."""
     assert plan.window is not None
     made = jobs(run.services, plan, one, run.state, run.options.slice_rows, False)
@@ -241,7 +241,7 @@ def _underway(run: TableRun) -> Callable[[int], None]:
     return lambda rows: account(events.Underway(name, "extract", rows))
 
 
-def _took(run: TableRun, plan: Plan, result: SliceResult) -> None:
+def _took(run: TableRun, plan: TablePlan, result: SliceResult) -> None:
     """A slice has been read, of the source that was planned for."""
     run.services.sources.check(run.name, result.source)
     if STATEMENTS.isEnabledFor(logging.DEBUG):
@@ -262,7 +262,7 @@ def _wide(results: Sequence[SliceResult]) -> bool:
 
 
 def _commit(
-    run: TableRun, plan: Plan, one: Pass, results: Sequence[SliceResult], later: Sequence[Pass]
+    run: TableRun, plan: TablePlan, one: Pass, results: Sequence[SliceResult], later: Sequence[Pass]
 ) -> None:
     """Commits the files of these slices of a pass, and offers them to the load; `later`: the passes after it."""
     rows, table, claim, state = sum(r.rows for r in results), plan.table, plan.claim, run.state
@@ -347,7 +347,7 @@ def known(state: State) -> str | None:
 
 
 @as_discovered()
-def only_if_changed(services: Services, plan: Plan, state: State) -> Plan:
+def only_if_changed(services: Services, plan: TablePlan, state: State) -> TablePlan:
     """The plan without its snapshot, if that would repeat the last one and the target still has it.
 
     Finding out costs one extra read of all rows, by a task that writes nothing.

@@ -27,14 +27,14 @@ from floodmark.model.warehouse import Capabilities
 from floodmark.plan import decide as planning
 from floodmark.plan import takeover as legacy
 from floodmark.plan.bound import Reading
-from floodmark.plan.decide import Plan
+from floodmark.plan.decide import TablePlan
 from floodmark.plan.make import survey
 from floodmark.plan.tables import StoredTables
 from floodmark.plan.takeover import Takeover
 from floodmark.plan.wait import Source
+from floodmark.source.connections import SharedLooks
 from floodmark.source.describe import Discovered, discover_with_notes, resolve
 from floodmark.source.session import Session
-from floodmark.source.shared_looks import SharedLooks
 from floodmark.store.store import Store
 from floodmark.sync import deletes
 
@@ -43,7 +43,7 @@ from floodmark.sync import deletes
 class Preview:
     """What the next sync of a table would do, and what would refuse it."""
 
-    plan: Plan
+    plan: TablePlan
     state: State  # the one that the plan continues, with the older tool's position if that is taken over
     warehouse: WarehouseSpec
     request: SyncOptions

@@ -27,7 +27,7 @@ from floodmark.model.errors import (
 from floodmark.model.events import Emit, RunEnded
 from floodmark.model.run import SyncOptions, SyncReport, new_run
 from floodmark.model.times import stamp
-from floodmark.spark.on_demand import WarmSpark
+from floodmark.spark.context import WarmSpark
 from floodmark.sync.run import Reported, sync
 
 log = logging.getLogger("floodmark")
@@ -91,9 +91,11 @@ class Health:
     """What is currently failing, so that it is reported once and not in every cycle."""
 
     failing: tuple[Failing, ...] = ()
+    new: tuple[Failing, ...] = ()  # of these, what began to fail with the last cycle
+    recovered: tuple[Failing, ...] = ()  # what no longer fails since then
 
-    def after(self, cycle: Cycle) -> News:
-        """What a cycle changes. A cycle that failed as a whole says nothing about single tables."""
+    def after(self, cycle: Cycle) -> Health:
+        """The health after a cycle. One that failed as a whole says nothing about single tables."""
         errors: dict[str | None, FloodmarkError] = {None: cycle.error} if cycle.error else {}
         shown = {t.table for t in cycle.report.tables} if cycle.report else set()
         errors |= {t.table: t.error for t in (cycle.report.tables if cycle.report else ()) if t.error}
@@ -108,19 +110,10 @@ class Health:
         gone = [one for one in self.failing if one.table not in errors]
         if cycle.report is None:
             kept += [replace(one, cycles=one.cycles + 1) for one in gone]
-            return News(Health((*kept, *new)), tuple(new))
+            return Health((*kept, *new), tuple(new))
         # A table that is no longer synced has not recovered.
         recovered = tuple(one for one in gone if one.table is None or one.table in shown)
-        return News(Health((*kept, *new)), tuple(new), recovered)
-
-
-@dataclass(frozen=True)
-class News:
-    """What began to fail with a cycle, and what recovered."""
-
-    health: Health
-    failing: tuple[Failing, ...] = ()
-    recovered: tuple[Failing, ...] = ()
+        return Health((*kept, *new), tuple(new), recovered)
 
 
 @dataclass(frozen=True)
@@ -174,7 +167,8 @@ def keep_up(
                 return ConfigError.code
             succeeded = succeeded or cycle.exit_code == 0
             pace = pace.after(cycle.exit_code)
-            _sleep_until(pace.next(began, time.monotonic()))
+            ended = time.monotonic()
+            time.sleep(pace.next(began, ended) - ended)
 
 
 def _cycle(once: Callable[[str], SyncReport], emit: Emit, number: int, run: str) -> Cycle:
@@ -192,8 +186,3 @@ def _cycle(once: Callable[[str], SyncReport], emit: Emit, number: int, run: str)
         error = bug(unforeseen)
         emit(RunEnded("", None, error))
     return Cycle(number, run, at, time.monotonic() - began, report, error)
-
-
-def _sleep_until(moment: float) -> None:
-    while (left := moment - time.monotonic()) > 0:
-        time.sleep(left)

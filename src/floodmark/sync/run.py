@@ -25,8 +25,7 @@ from floodmark.model.run import SyncOptions, SyncReport, TableReport
 from floodmark.model.times import parse_moment
 from floodmark.plan.tables import said_new
 from floodmark.services import Services
-from floodmark.spark.context import Spark
-from floodmark.spark.on_demand import WarmSpark
+from floodmark.spark.context import Spark, WarmSpark
 from floodmark.status.live import LiveDocuments
 from floodmark.store.store import Store
 from floodmark.sync.table import refuse_table, repair_table, sync_table
@@ -158,7 +157,7 @@ def _refused(
     work.side_by_side([partial(refuse_table, run, error) for run in runs])
     report = work.report(run.report for run in runs if run.report.error is not None)
     if reported is None or reported.wanted(report, error, time.monotonic()):
-        _leave_failed(work, report, error)
+        _leave(work, report, error)
 
 
 def _stopped(work: Work, names: Sequence[str], error: Interrupted) -> None:
@@ -169,38 +168,32 @@ def _stopped(work: Work, names: Sequence[str], error: Interrupted) -> None:
         replace(one, error=error) if one.stopped else one for one in tables if not one.left_out
     )
     # An unreachable store must not delay the end of an interrupted run.
-    writing = threading.Thread(target=_leave_failed, args=(work, report, error), daemon=True)
+    writing = threading.Thread(target=_leave, args=(work, report, error), daemon=True)
     writing.start()
     writing.join(STOP_SECONDS)
 
 
-def _leave_failed(work: Work, report: SyncReport, error: FloodmarkError | None) -> None:
-    """Writes the report of a run that failed as a whole: also before the first sync, but it creates no folder."""
-    store = work.services.store
-    if work.options.dry_run or not store.exists():
+def _leave(work: Work, report: SyncReport, error: FloodmarkError | None = None) -> None:
+    """Writes the run's report to the store, unless nothing changed; `error`: of the run as a whole.
+
+    A run that failed leaves one also before the first sync. But it creates no folder, and writes nothing into the store
+    of a pipeline with another warehouse.
+    """
+    store, busy = work.services.store, [t for t in report.tables if not t.idle]
+    if work.options.dry_run or not (error or busy):
         return
+    stored = error is None and any(t.watermark is not None for t in busy)
     try:
-        work.pipeline.known()  # not into the store of a pipeline with another warehouse
-        work.write_run(report, error)
+        if not stored and store.exists():
+            work.pipeline.known()
+            work.write_run(report, error)
+        elif stored and work.pipeline.ours():
+            clean_daily(store, Keep.configured(work.services.config))
+            work.write_run(report)
     except FloodmarkError as other:
-        logger.info("the run's report could not be written: %s", other.message)
-
-
-def _leave(work: Work, report: SyncReport) -> None:
-    """Writes the run's report to the store, unless nothing changed, or the store is another pipeline's or can't be read."""
-    busy = [t for t in report.tables if not t.idle]
-    if work.options.dry_run or not busy or not work.pipeline.ours():
-        return
-    if all(t.watermark is None for t in busy):  # none of them is in the store
-        _leave_failed(work, report, None)
-        return
-    try:
-        clean_daily(work.services.store, Keep.configured(work.services.config))
-        work.write_run(report)
-    except FloodmarkError as error:
-        if report.ok:
+        if stored and report.ok:
             raise
-        logger.info("the run's report could not be written: %s", error.message)
+        logger.info("the run's report could not be written: %s", other.message)
 
 
 # ---------------------------------------------------------------- freshness

@@ -24,10 +24,9 @@ from floodmark.model.run import Wait
 from floodmark.model.table import Table
 from floodmark.services import Services
 from floodmark.source.one_moment import Proof, hold, moment_of, one_server, proof
+from floodmark.source.server import server_of
 from floodmark.source.session import Session
-from floodmark.source.trust import server_of
 from floodmark.spark.context import Spark
-from floodmark.spark.jvm import is_local
 from floodmark.spark.meeting import Meeting, MeetingOver, Member
 
 log = logging.getLogger("floodmark")
@@ -49,7 +48,7 @@ RETURNED = 120.0
 
 
 @dataclass
-class Outcome:
+class MeetingOutcome:
     """How a meeting went."""
 
     connections: int = 0
@@ -127,11 +126,11 @@ def _met(
     mariadb: bool,
     moment: str | None,
     underway: Callable[[int], None],
-) -> tuple[Outcome, list[Share], FloodmarkError | None]:
+) -> tuple[MeetingOutcome, list[Share], FloodmarkError | None]:
     """Holds the meeting: how it went, what the tasks read, and the error if one was lost."""
-    table, pieces, local = jobs[0].table, tuple(job.slice for job in jobs), is_local(spark.settings)
+    table, pieces, local = jobs[0].table, tuple(job.slice for job in jobs), spark.local
     patience = max(1.0, min(15.0, sum(piece.rows for piece in pieces) / RATE / 4))
-    outcome, shares = Outcome(), list[Share]()
+    outcome, shares = MeetingOutcome(), list[Share]()
     lost: FloodmarkError | None = None
     with spark.meeting() as meeting:
         members = [
@@ -144,7 +143,7 @@ def _met(
 
         def conduct() -> None:
             # Opened before any task is submitted: the tasks would take all connections.
-            with services.sessions("snapshot", OWN) as (session, holder):
+            with services.throttle.sessions("snapshot", OWN) as (session, holder):
                 outcome.ready.set()
                 came = meeting.begin(room, patience if local else max(patience, COMING), outcome.ended.is_set)
                 proving = proof(session, mariadb)
@@ -183,7 +182,7 @@ def _met(
     return outcome, shares, lost
 
 
-def conducted(conduct: Callable[[], None], meeting: Meeting, outcome: Outcome) -> None:
+def conducted(conduct: Callable[[], None], meeting: Meeting, outcome: MeetingOutcome) -> None:
     """Conducts a meeting; whatever fails ends it, so that no task waits for ever, and is kept for the caller."""
     try:
         conduct()
@@ -195,7 +194,7 @@ def conducted(conduct: Callable[[], None], meeting: Meeting, outcome: Outcome) -
         meeting.close()
 
 
-def failed(outcome: Outcome, now: float) -> FloodmarkError | None:
+def failed(outcome: MeetingOutcome, now: float) -> FloodmarkError | None:
     """The error of a meeting that has failed, or whose results don't come back, though no task has failed. Pure."""
     if outcome.over or (outcome.read_at is not None and now - outcome.read_at > RETURNED):
         return MeetingOver("the meeting of the tasks is over", hint="run the command again")
@@ -207,7 +206,7 @@ def starts_over(lost: FloodmarkError, interrupted: bool, alive: bool) -> bool:
     return isinstance(lost, MeetingOver | TransientError) and alive and not interrupted
 
 
-def gathered(outcome: Outcome, shares: Sequence[Share], pieces: int) -> tuple[SliceResult, ...] | None:
+def gathered(outcome: MeetingOutcome, shares: Sequence[Share], pieces: int) -> tuple[SliceResult, ...] | None:
     """All slices, each once and read by the attempt that was given it; None if that is not what came back. Pure."""
     if outcome.error is not None:
         return None
@@ -232,7 +231,7 @@ def _open_all(
     proving: Proof,
     table: Table,
     patience: float,
-    outcome: Outcome,
+    outcome: MeetingOutcome,
 ) -> list[Member]:
     """Has the tasks open their snapshots at one moment; returns those that did, or the first one alone."""
     servers = [str(said.get("server", "")) for said in meeting.all_do(members, {"do": "connect"})]

@@ -33,17 +33,18 @@ from floodmark.model.text import counted, duration, size
 from floodmark.model.times import stamp
 from floodmark.model.window import Intent
 from floodmark.plan import takeover as legacy
-from floodmark.plan.decide import Plan, again, check_begun, load_as, reason
+from floodmark.plan.decide import TablePlan, again, check_begun, load_as, reason
 from floodmark.plan.lag import measured
 from floodmark.source.describe import discover_with_notes
+from floodmark.source.read import bounded, check_lengths
 from floodmark.source.session import Session
-from floodmark.source.too_long import bounded, check_lengths
 from floodmark.sync import deletes, loads
 from floodmark.sync.outcome import Ending, fail, leave_status, succeed, verify
 from floodmark.sync.passes import append, check_gives_way, only_if_changed, read, remove
 from floodmark.sync.preview import Preview, load_plan, preview, source_of
 from floodmark.sync.work import TableRun, hold
-from floodmark.verify.compare import Differences, check_compared, compare, described
+from floodmark.verify.compare import check_compared, compare, described
+from floodmark.verify.lookup import Differences
 
 logger = logging.getLogger("floodmark")
 
@@ -57,7 +58,7 @@ def sync_table(run: TableRun) -> TableReport:
         if run.state.retired and run.work.all_tables:
             return _ended(run, replace(run.report, left_out=True))
         run.work.pipeline.known()
-        nothing: Plan | None = None
+        nothing: TablePlan | None = None
         if not asked.load_only:
             with run.account.timed("extract"):
                 nothing = twice(partial(extract, run))
@@ -116,7 +117,7 @@ def refuse_table(run: TableRun, error: FloodmarkError) -> Watermark | None:
 # ---------------------------------------------------------------- plan, extract, commit
 
 
-def extract(run: TableRun) -> Plan | None:
+def extract(run: TableRun) -> TablePlan | None:
     """Plans, claims and reads until the run has nothing left to read; returns the plan that found nothing."""
     rows = run.report.rows_extracted
     request = run.asked.after(rows) if rows else run.asked  # some were extracted at the first attempt
@@ -132,7 +133,7 @@ def extract(run: TableRun) -> Plan | None:
     return None
 
 
-def _planned(run: TableRun, request: SyncOptions, state: State) -> Plan | Changed | None:
+def _planned(run: TableRun, request: SyncOptions, state: State) -> TablePlan | Changed | None:
     """The plan to read, under our claim unless there is nothing to read; None: this is a dry run."""
     run.held.state, dry = state, run.asked.dry_run
     run.account(events.StageBegan(run.name, "plan"))
@@ -208,7 +209,7 @@ def _measure_lag(run: TableRun, session: Session, table: Table) -> None:
         run.account(events.LagMeasured(run.name, lag))
 
 
-def _note(run: TableRun, plan: Plan) -> None:
+def _note(run: TableRun, plan: TablePlan) -> None:
     """Notes what the user should know about the table, and about this run."""
     # Notes on the table itself appear in `plan` and when a sync reads it this way for the first time, not in every
     # run from cron.
@@ -242,7 +243,7 @@ def _take_over(run: TableRun, made: Preview) -> Changed:
     return Changed(run.state)
 
 
-def _nothing_to_read(run: TableRun, request: SyncOptions, plan: Plan) -> None:
+def _nothing_to_read(run: TableRun, request: SyncOptions, plan: TablePlan) -> None:
     """Creates the target of a table that was never read, and commits once that it was looked at."""
     state = run.state
     if legacy.untouched(state) and loads.lacks_target(run, plan.table):
@@ -296,7 +297,7 @@ def _read_keys(run: TableRun, table: Table, keys: Sequence[Key], purpose: str) -
     """Reads and commits the rows of these keys under our claim; they move no position."""
     if pieces := deletes.slices(keys):
         hold(run, purpose, table)
-        read(run, Plan(Intent(purpose, table), again(table, pieces)))
+        read(run, TablePlan(Intent(purpose, table), again(table, pieces)))
 
 
 def _remove_keys(

@@ -16,8 +16,8 @@ from floodmark.log.fold import State
 from floodmark.log.held import HeldTable
 from floodmark.log.pipeline import StorePipeline
 from floodmark.log.system import Starts
-from floodmark.model.account import Account
 from floodmark.model.errors import FloodmarkError, Interrupted
+from floodmark.model.events import Account
 from floodmark.model.ledger import Ledger
 from floodmark.model.lineage import Known, suspects
 from floodmark.model.run import SyncOptions, SyncReport, TableReport
@@ -102,7 +102,7 @@ class Work:
             GLANCE if self.stored.seems_new(name) else 0.0,
             Account(name, services.emit),
             HeldTable(services.store, name, services.run),
-            Loads(),
+            LoadThread(),
         )
 
     def side_by_side(self, runs: Sequence[Callable[[], T]]) -> list[T]:
@@ -152,7 +152,7 @@ class Work:
         self.services.store.put(f"runs/{self.services.run}.json", body.encode())
 
 
-class Loads:
+class LoadThread:
     """What is known of a table's loads in this run, and the thread in which they follow while rows are read."""
 
     def __init__(self) -> None:
@@ -176,7 +176,7 @@ class Loads:
         return self._thread is not None
 
     def offer(self, state: State, load: Callable[[State], None]) -> None:
-        """Loads up to this state in the background; a later one overtakes it."""
+        """LoadThread up to this state in the background; a later one overtakes it."""
         with self._news:
             self._offered = state
             if self._thread is None:
@@ -241,7 +241,7 @@ class TableRun:
     old: float  # how many seconds old it may be that the store has nothing of the table
     account: Account
     held: HeldTable
-    loads: Loads
+    loads: LoadThread
 
     @property
     def services(self) -> Services:

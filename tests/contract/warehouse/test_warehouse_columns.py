@@ -119,7 +119,7 @@ def test_an_extra_not_null_column_is_refused_with_the_statement(fill: Fill) -> N
     with pytest.raises(DataError, match="NOT NULL") as refused:
         fill.load(fill.commit([row(1, "a")]))
     # Redshift can't make a column nullable.
-    change = 'ALTER COLUMN "note" DROP NOT NULL' if fill.place.kind == "duckdb" else 'DROP COLUMN "note"'
+    change = 'DROP COLUMN "note"' if fill.place.kind == "redshift" else 'ALTER COLUMN "note" DROP NOT NULL'
     assert change in str(refused.value.hint)
 
 
@@ -155,8 +155,12 @@ def test_a_column_that_was_widened_is_widened_and_older_files_still_fit(fill: Fi
         (2, 2**40, Decimal("12345678.1234")),
         (3, 7, Decimal("1234.5600")),
     ]
-    hexes = "to_hex(code)" if fill.place.kind == "redshift" else "lower(hex(code))"
-    assert fill.rows(f"id, {hexes}") == [(1, "00616263"), (2, b"12345678".hex()), (3, "00616263")]
+    hexes = {"redshift": "to_hex(code)", "duckdb": "lower(hex(code))", "postgres": "encode(code, 'hex')"}
+    assert fill.rows(f"id, {hexes[fill.place.kind]}") == [
+        (1, "00616263"),
+        (2, b"12345678".hex()),
+        (3, "00616263"),
+    ]
 
 
 def test_a_change_that_could_lose_values_is_refused_with_the_statement(fill: Fill) -> None:
@@ -171,7 +175,7 @@ def test_a_change_that_could_lose_values_is_refused_with_the_statement(fill: Fil
 def test_a_foreign_table_with_not_null_columns_is_refused_before_the_first_load_with_the_statements(
     fill: Fill,
 ) -> None:
-    size = "" if fill.place.kind == "duckdb" else "(80)"
+    size = "(80)" if fill.place.kind == "redshift" else ""
     fill.place.run(
         f"CREATE TABLE orders (id BIGINT NOT NULL, name VARCHAR{size} NOT NULL, update_at TIMESTAMP)"
     )
@@ -202,6 +206,8 @@ TAKEN_OVER = {
 def test_a_table_whose_key_the_warehouse_can_not_alter_is_refused_with_the_statements_to_run(
     fill: Fill, which: int
 ) -> None:
+    if fill.place.kind not in TAKEN_OVER:
+        pytest.skip("it can alter a key, too")
     for statement in TAKEN_OVER[fill.place.kind][which]:
         fill.place.run(statement)
     fill.place.run("INSERT INTO orders (id, name) VALUES (1, 'old'), (2, 'kept')")

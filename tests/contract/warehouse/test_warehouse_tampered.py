@@ -239,7 +239,7 @@ def test_deletes_don_t_hide_what_is_missing(fill: Fill) -> None:
 
 def test_a_token_of_an_earlier_release_says_nothing_about_rows(fill: Fill, place: Place) -> None:
     if place.kind != "redshift":
-        pytest.skip("DuckDB keeps its counts in a table of their own")
+        pytest.skip("only Redshift keeps its counts in the lock's table")
     fill.load(fill.window([row(1), row(2)]))
     place.run("UPDATE floodmark_lock_orders SET token = 'of an earlier release'")
     place.run("DELETE FROM orders WHERE id = 1")
@@ -251,7 +251,7 @@ def test_a_token_of_an_earlier_release_says_nothing_about_rows(fill: Fill, place
 
 def test_a_lock_table_of_an_earlier_release_has_no_count_to_correct(fill: Fill, place: Place) -> None:
     if place.kind != "redshift":
-        pytest.skip("DuckDB keeps its counts in a table of their own")
+        pytest.skip("only Redshift keeps its counts in the lock's table")
     fill.load(fill.window([row(1), row(2)]))
     place.run("ALTER TABLE floodmark_lock_orders DROP COLUMN token")
     place.open().recount(fill.pipeline, fill.log, "orders")

@@ -251,7 +251,7 @@ def test_executors_without_our_python_or_packages_get_an_error_with_a_remedy(ord
 def test_a_sync_waits_for_a_cluster_without_workers_but_not_forever(workspace: Workspace) -> None:
     workspace.execute(create_orders(), fill_orders(10))
     impatient = (
-        "import sys; from floodmark.spark import executors; executors.DESERTED = 5.0; from floodmark.cli.main import main; "
+        "import sys; from floodmark.spark import context; context.DESERTED = 5.0; from floodmark.cli.main import main; "
         "sys.argv = ['floodmark', 'sync', '-t', 'orders']; sys.exit(main())"
     )
     with SparkCluster(workers=0) as empty:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -63,11 +63,12 @@ def until(true: Callable[[], bool]) -> None:
 
 def read(spark: Spark, job: SliceJob, throttle: Throttle) -> list[SliceResult]:
     """Reads a slice as the only one of its table."""
-    return list(spark.submit([job], job.table.name, throttle, small=True))
+    return list(spark.run([job], job.table.name, throttle, small=True))
 
 
 def waiting(spark: Spark, throttle: Throttle) -> int:
-    return len(spark._gathering(throttle)._waiting)
+    shared = spark._shared.get(throttle)
+    return len(shared._waiting) if shared else 0
 
 
 @pytest.fixture
@@ -89,11 +90,12 @@ def test_slices_that_wait_share_tasks_and_an_error_is_its_own_tables(
 ) -> None:
     jobs[1] = replace(jobs[1], source=replace(jobs[1].source, password="not-the-password"))
     one, throttle = spark(), Throttle(jobs[0].source)
-    let_go = throttle.enter()  # the only connection: the slices wait for it
+    let_go = ExitStack()
+    let_go.enter_context(throttle.room())  # the only connection: the slices wait for it
     with ThreadPoolExecutor(TABLES) as pool:
         running = [pool.submit(read, one, job, throttle) for job in jobs]
         until(lambda: waiting(one, throttle) == TABLES)
-        let_go()
+        let_go.close()
         with pytest.raises(ConfigError, match="Access denied") as caught:
             running.pop(1).result(60)
         assert caught.value.table == jobs[1].table.name
@@ -106,18 +108,19 @@ def test_a_table_that_ends_early_ends_the_shared_task_and_the_others_run_alone(
 ) -> None:
     endless = replace(jobs[0], table=changed(jobs[0].table, where="SLEEP(600) = 0"))
     one, throttle = spark(), Throttle(jobs[0].source)
-    let_go = throttle.enter()
+    let_go = ExitStack()
+    let_go.enter_context(throttle.room())
     stop: list[ConfigError | None] = [None]
 
     def ends_early() -> list[SliceResult]:
-        return list(one.submit([endless], "endless", throttle, failed=lambda: stop[0], small=True))
+        return list(one.run([endless], "endless", throttle, failed=lambda: stop[0], small=True))
 
     with ThreadPoolExecutor(TABLES) as pool:
         early = pool.submit(ends_early)
         until(lambda: waiting(one, throttle) == 1)
         others = [pool.submit(read, one, job, throttle) for job in jobs[1:]]
         until(lambda: waiting(one, throttle) == TABLES)
-        let_go()
+        let_go.close()
         asleep = "SELECT 1 FROM information_schema.processlist WHERE info LIKE '%floodmark: extract%SLEEP(%'"
         until(lambda: bool(database.execute(f"{asleep} AND id <> CONNECTION_ID()")))
         stop[0] = ConfigError("enough")

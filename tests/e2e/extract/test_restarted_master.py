@@ -23,7 +23,7 @@ pytestmark = pytest.mark.long
 SECONDS = 600
 # As the command, but it gives up a cluster without executors after five seconds instead of a minute.
 IMPATIENT = (
-    "import sys; from floodmark.spark import executors; executors.FORSAKEN = 5.0; "
+    "import sys; from floodmark.spark import context; context.FORSAKEN = 5.0; "
     "from floodmark.cli.main import main; sys.argv = ['floodmark', *sys.argv[1:]]; sys.exit(main())"
 )
 

@@ -21,6 +21,7 @@ import pytest
 
 from floodmark.config.load import SourceSpec, StoreSpec, TableOptions
 from floodmark.extract.task import SliceJob, SliceResult
+from floodmark.host.retry import Retries
 from floodmark.model.errors import ConfigError, DataError, TransientError
 from floodmark.model.window import Slice
 from floodmark.source.describe import discover
@@ -92,7 +93,7 @@ def _scan(pid: int) -> list[int]:
 
 
 def test_every_slice_comes_back_with_its_files(spark: Callable[[], Spark], jobs: list[SliceJob]) -> None:
-    results = list(spark().submit(jobs, "t"))
+    results = list(spark().run(jobs, "t"))
     assert sorted(r.slice.number for r in results) == list(range(8))
     assert {r.rows for r in results} == {STEP}
     assert ids(jobs[0], results) == list(range(1, ROWS + 1))
@@ -102,13 +103,13 @@ def test_every_slice_comes_back_with_its_files(spark: Callable[[], Spark], jobs:
 
 
 def test_a_slice_without_rows_has_no_file(spark: Callable[[], Spark], jobs: list[SliceJob]) -> None:
-    [result] = spark().submit([replace(jobs[0], slice=Slice("window", 0, "key", after=(ROWS,)))], "t")
+    [result] = spark().run([replace(jobs[0], slice=Slice("window", 0, "key", after=(ROWS,)))], "t")
     assert (result.rows, result.files) == (0, ())
-    assert list(spark().submit([], "t")) == []
+    assert list(spark().run([], "t")) == []
 
 
 def test_results_arrive_while_later_slices_run(spark: Callable[[], Spark], jobs: list[SliceJob]) -> None:
-    results = spark().submit(jobs, "t")
+    results = spark().run(jobs, "t")
     assert next(results).rows == STEP
     assert sum(r.rows for r in results) == ROWS - STEP
 
@@ -118,10 +119,10 @@ def test_a_tasks_error_keeps_its_type_and_spark_keeps_running(
 ) -> None:
     wrong = replace(jobs[3], source=replace(jobs[3].source, password="not-the-password"))
     with pytest.raises(ConfigError, match="Access denied") as caught:
-        list(spark().submit([*jobs[:3], wrong, *jobs[4:]], "t"))
+        list(spark().run([*jobs[:3], wrong, *jobs[4:]], "t"))
     assert caught.value.table == jobs[0].table.name
     assert "not-the-password" not in str(caught.value)
-    assert ids(jobs[0], list(spark().submit(jobs, "t"))) == list(range(1, ROWS + 1))
+    assert ids(jobs[0], list(spark().run(jobs, "t"))) == list(range(1, ROWS + 1))
 
 
 def test_a_data_error_is_not_retried(
@@ -129,25 +130,25 @@ def test_a_data_error_is_not_retried(
 ) -> None:
     database.execute("SET sql_mode = ''", "UPDATE t SET update_at = '0000-00-00' WHERE id = 700")
     with pytest.raises(DataError, match="0000-00-00"):
-        list(spark().submit(jobs, "t"))
+        list(spark().run(jobs, "t"))
 
 
 def test_a_service_that_stays_down_is_a_transient_error(
     spark: Callable[[], Spark], jobs: list[SliceJob], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("floodmark.host.retry.PAUSES", (0.1,))
+    monkeypatch.setattr("floodmark.spark.context.SLICE", Retries(2, 0.1))
     away = [replace(job, source=replace(job.source, port=1)) for job in jobs]
     with pytest.raises(TransientError, match=r"127\.0\.0\.1:1"):
-        list(spark().submit(away, "t"))
+        list(spark().run(away, "t"))
 
 
 def test_a_task_waits_for_a_service_that_comes_back(
     spark: Callable[[], Spark], jobs: list[SliceJob], database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("floodmark.host.retry.PAUSES", (0.2, 0.2))
+    monkeypatch.setattr("floodmark.spark.context.SLICE", Retries(3, 0.2, factor=1))
     # A connection that is killed in the middle of a slice, once.
     slow = replace(jobs[0], table=changed(jobs[0].table, where="SLEEP(0.01) = 0"))
-    results = spark().submit([slow], "t")
+    results = spark().run([slow], "t")
     killer = subprocess.Popen(
         [sys.executable, "-c", textwrap.dedent(KILL_ONE), str(database.server.port), database.server.password]
     )
@@ -173,7 +174,7 @@ sys.exit("nothing to kill")
 def test_a_killed_worker_costs_a_retry_and_no_row(spark: Callable[[], Spark], jobs: list[SliceJob]) -> None:
     one = spark()
     slow = [replace(job, table=changed(job.table, where="SLEEP(0.002) = 0")) for job in jobs[:4]]
-    results = one.submit(slow, "t")
+    results = one.run(slow, "t")
     found = [next(results)]  # by now the others are running
     for pid in python_workers(one):
         os.kill(pid, signal.SIGKILL)
@@ -188,10 +189,10 @@ from floodmark.spark.context import Spark
 jobs, sleeping = pickle.loads(sys.stdin.buffer.read())
 spark = Spark("local[2]")
 spark.start()
-print(sum(r.rows for r in spark.submit(jobs, "t")), flush=True)
+print(sum(r.rows for r in spark.run(jobs, "t")), flush=True)
 threading.Timer(1.0, spark.cancel).start()
 try:
-    list(spark.submit(sleeping, "t"))
+    list(spark.run(sleeping, "t"))
 except FloodmarkError as error:
     print(type(error).__name__, flush=True)
 spark.stop()
@@ -216,7 +217,7 @@ if mode == "late":
     daemon.start_early = lambda folder: None
 spark = Spark("local[2]")
 spark.start()
-print(sum(r.rows for r in spark.submit(jobs, "t")), spark._jvm.process.pid)
+print(sum(r.rows for r in spark.run(jobs, "t")), spark._jvm.process.pid)
 daemon, imported = spark._context.runJob(spark._base, lambda _: [os.getppid(), "floodmark.extract.task" in sys.modules])
 parent = int(open(f"/proc/{daemon}/stat").read().rpartition(")")[2].split()[1])
 print(daemon, imported, {os.getpid(): "early", spark._jvm.process.pid: "late"}[parent], flush=True)

@@ -8,8 +8,7 @@ import duckdb
 import pytest
 
 from floodmark.model.run import SyncOptions, new_run
-from floodmark.spark.context import Spark
-from floodmark.spark.on_demand import WarmSpark
+from floodmark.spark.context import Spark, WarmSpark
 from floodmark.sync.run import sync
 from tests.conftest import Silent, Workspace
 from tests.support.table_shapes import AT, configured, refused, same

@@ -17,8 +17,7 @@ from floodmark.cli.main import main
 from floodmark.config import file as configfile
 from floodmark.config.load import load
 from floodmark.model.errors import ConfigError, TransientError, bug
-from floodmark.model.plausible import MOST_ROWS
-from floodmark.model.run import SyncOptions
+from floodmark.model.run import MOST_ROWS, SyncOptions
 from floodmark.setup.doctor import secrets
 from floodmark.source.errors import UnknownName, as_discovered
 from floodmark.store.folder import Folder, translate

@@ -10,7 +10,7 @@ import duckdb
 import pytest
 
 import floodmark
-from floodmark.host.children import child_environment
+from floodmark.host.process import child_environment
 from floodmark.integrations.command import CommandProcess
 from floodmark.load.duckdb.ledger import ledger_sums
 from floodmark.spark import worker_daemon

@@ -10,8 +10,8 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import pytest
 
-from floodmark.host.together import MOST, Gathering, share
-from floodmark.model.errors import Interrupted
+from floodmark.host.threads import SharedCalls, share
+from floodmark.model.errors import Interrupted, TransientError
 
 
 def never() -> bool:
@@ -19,13 +19,13 @@ def never() -> bool:
 
 
 def ask(
-    gathering: Gathering[int, int],
+    calls: SharedCalls[int, int],
     question: int,
     lanes: int = 1,
     room: Callable[[], AbstractContextManager[None]] = nullcontext,
     stopped: Callable[[], bool] = never,
-) -> int | None:
-    return gathering.ask(question, lanes, room, stopped)
+) -> int:
+    return calls.ask(question, lanes, room, stopped)
 
 
 class Tasks:
@@ -35,7 +35,7 @@ class Tasks:
         self.calls: list[list[int]] = []
         self.begun, self.go_on = threading.Event(), threading.Event()
 
-    def __call__(self, questions: Sequence[int]) -> list[int | None]:
+    def __call__(self, questions: Sequence[int]) -> list[int]:
         self.calls.append(list(questions))
         self.begun.set()
         assert self.go_on.wait(10)
@@ -57,7 +57,7 @@ def test_free_lanes_share_what_waits_and_no_task_takes_more_than_the_most() -> N
 
 def test_slices_gather_while_a_task_runs_and_each_gets_its_own_result() -> None:
     tasks = Tasks()
-    gathering = Gathering[int, int](tasks)
+    gathering = SharedCalls[int, int](tasks, 8)
     with ThreadPoolExecutor(20) as pool:
         first = pool.submit(ask, gathering, 0)
         assert tasks.begun.wait(10)
@@ -66,7 +66,7 @@ def test_slices_gather_while_a_task_runs_and_each_gets_its_own_result() -> None:
         tasks.go_on.set()
         assert first.result(10) == 0
         assert [other.result(10) for other in others] == [2 * number for number in range(1, 14)]
-    assert [len(call) for call in tasks.calls] == [1, MOST, 13 - MOST]
+    assert [len(call) for call in tasks.calls] == [1, 8, 13 - 8]
 
 
 def test_slices_gather_while_there_is_no_room_for_a_task() -> None:
@@ -81,7 +81,7 @@ def test_slices_gather_while_there_is_no_room_for_a_task() -> None:
         calls.append(len(questions))
         return questions
 
-    gathering = Gathering[int, int](answer)
+    gathering = SharedCalls[int, int](answer)
     with ThreadPoolExecutor(5) as pool:
         asked = [pool.submit(ask, gathering, number, 1, room) for number in range(5)]
         until(lambda: len(gathering._waiting) == 5)
@@ -99,9 +99,9 @@ def test_a_thread_runs_no_task_without_its_own_slice() -> None:
         time.sleep(0.005)
         return questions
 
-    gathering = Gathering[int, int](answer, most=3)
+    gathering = SharedCalls[int, int](answer, most=3)
 
-    def run(number: int) -> int | None:
+    def run(number: int) -> int:
         leading[threading.get_ident()] = number
         return ask(gathering, number, lanes=2)
 
@@ -122,33 +122,42 @@ def test_as_many_tasks_run_side_by_side_as_there_are_lanes() -> None:
             running[0] -= 1
         return questions
 
-    gathering = Gathering[int, int](answer, most=2)
+    gathering = SharedCalls[int, int](answer, most=2)
     with ThreadPoolExecutor(30) as pool:
         found = list(pool.map(lambda number: ask(gathering, number, lanes=3), range(30)))
     assert found == list(range(30)) and most == [3]
 
 
-def test_a_slice_runs_alone_if_its_turn_did_not_come_or_its_task_failed() -> None:
-    answers: list[list[int | None]] = [[7, None], []]
-    held = threading.Event()
+@pytest.mark.parametrize("failed", [False, True], ids=["its turn did not come", "its task failed"])
+def test_a_slice_runs_alone_if_it_got_no_answer_with_the_others(failed: bool) -> None:
+    calls, held = list[list[int]](), threading.Event()
 
     @contextmanager
     def room() -> Iterator[None]:
         assert held.wait(10)
         yield
 
-    gathering = Gathering[int, int](lambda questions: answers.pop(0))
+    def answer(questions: Sequence[int]) -> list[int]:
+        calls.append(list(questions))
+        if len(questions) == 1:
+            return [questions[0] * 2]
+        if failed:
+            raise TransientError("away")
+        return [7]
+
+    gathering = SharedCalls[int, int](answer)
     with ThreadPoolExecutor(2) as pool:
-        both = [pool.submit(ask, gathering, number, 1, room) for number in range(2)]
+        both = [pool.submit(ask, gathering, number, 1, room) for number in (1, 2)]
         until(lambda: len(gathering._waiting) == 2)
         held.set()
-        assert {one.result(10) for one in both} == {7, None}
-    assert ask(gathering, 3) is None
+        answers = {one.result(10) for one in both}
+    assert answers == {2, 4} if failed else 7 in answers and len(calls) == 2
+    assert gathering.ask(5, alone=True) == 10 and calls[-1] == [5]
 
 
 def test_a_table_that_ends_while_it_waits_leaves_the_others_alone() -> None:
     tasks, ended = Tasks(), threading.Event()
-    gathering = Gathering[int, int](tasks)
+    gathering = SharedCalls[int, int](tasks, 8)
     with ThreadPoolExecutor(3) as pool:
         first = pool.submit(ask, gathering, 1)
         assert tasks.begun.wait(10)
@@ -171,7 +180,7 @@ def test_a_table_that_ends_while_it_waits_for_room_hands_over_to_the_next() -> N
         assert ended.wait(10)
         raise Interrupted("stopped")
 
-    gathering = Gathering[int, int](lambda questions: questions)
+    gathering = SharedCalls[int, int](lambda questions: questions)
     with ThreadPoolExecutor(2) as pool:
         ending = pool.submit(ask, gathering, 1, 1, no_room)
         assert waits.wait(10)
@@ -187,7 +196,7 @@ def test_a_slice_whose_thread_waits_for_room_is_left_to_it() -> None:
     """Otherwise its result would wait for that room, which may be long in coming."""
     calls, rooms = list[list[int]](), [threading.Event() for _ in range(2)]
 
-    def answer(questions: Sequence[int]) -> list[int | None]:
+    def answer(questions: Sequence[int]) -> list[int]:
         calls.append(list(questions))
         return [question * 2 for question in questions]
 
@@ -199,7 +208,7 @@ def test_a_slice_whose_thread_waits_for_room_is_left_to_it() -> None:
 
         return wait
 
-    gathering = Gathering[int, int](answer)
+    gathering = SharedCalls[int, int](answer)
     with ThreadPoolExecutor(3) as pool:
         leaders = [pool.submit(ask, gathering, number, 2, room(number)) for number in (0, 1)]
         until(lambda: gathering._leading == 2)
@@ -215,7 +224,7 @@ def test_a_slice_whose_thread_waits_for_room_is_left_to_it() -> None:
 
 
 def test_no_task_begins_once_there_is_room_if_its_run_was_stopped_meanwhile() -> None:
-    gathering = Gathering[int, int](lambda questions: [0 for _ in questions])
+    gathering = SharedCalls[int, int](lambda questions: [0 for _ in questions])
     with pytest.raises(Interrupted):
         ask(gathering, 1, stopped=lambda: True)
     assert gathering._leading == 0 and not gathering._waiting

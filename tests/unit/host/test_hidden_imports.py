@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from floodmark.host.hidden_imports import hidden
+from floodmark.host.process import hidden
 
 
 def test_a_hidden_package_is_missing_for_this_block_only() -> None:
@@ -21,7 +21,7 @@ def test_a_hidden_package_is_missing_for_this_block_only() -> None:
 
 def test_pyarrow_does_not_import_pandas_once_it_has_been_spared() -> None:
     program = (
-        "import sys; from floodmark.host.hidden_imports import spare_pandas; spare_pandas(); "
+        "import sys; from floodmark.host.process import spare_pandas; spare_pandas(); "
         "import pyarrow as pa; assert pa.repeat(7, 3).to_pylist() == [7, 7, 7]; assert 'pandas' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", program], check=True, timeout=60)

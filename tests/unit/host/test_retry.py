@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 
 import pytest
 
-from floodmark.host import retry
-from floodmark.host.retry import PAUSES, Retries, patiently
+from floodmark.host.retry import SLICE, Retries
 from floodmark.model.errors import DataError, FloodmarkError, TransientError
 
 
@@ -44,19 +44,19 @@ def test_a_part_of_a_pause_is_left_to_chance(monkeypatch: pytest.MonkeyPatch) ->
     assert len(set(slept)) > 1 and all(1.0 <= each <= 2.0 for each in slept)
 
 
-def run(*results: str | FloodmarkError) -> tuple[str, list[bool], list[float]]:
+def run(*results: str | FloodmarkError, retries: Retries = SLICE) -> tuple[str, list[bool], list[float]]:
     left, firsts, paused = list(results), list[bool](), list[float]()
 
     def attempt(first: bool) -> str | FloodmarkError:
         firsts.append(first)
         return left.pop(0)
 
-    return patiently(attempt, lambda seconds, error: paused.append(seconds)), firsts, paused
+    return retries.persist(attempt, lambda seconds, error: paused.append(seconds)), firsts, paused
 
 
 def test_a_slice_is_retried_after_each_pause_while_its_services_fail() -> None:
     assert run("rows") == ("rows", [True], [])
-    assert run(TransientError("a"), TransientError("b"), "rows") == ("rows", [True, False, False], [*PAUSES])
+    assert run(TransientError("a"), TransientError("b"), "rows") == ("rows", [True, False, False], [1.0, 3.0])
     with pytest.raises(TransientError, match="c"):
         run(TransientError("a"), TransientError("b"), TransientError("c"), "too late")
 
@@ -66,7 +66,6 @@ def test_other_errors_are_raised_at_once() -> None:
         run(DataError("odd"), "rows")
 
 
-def test_a_slice_that_has_been_failing_for_long_is_not_retried(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retry, "PATIENCE", -1.0)
+def test_a_slice_that_has_been_failing_for_long_is_not_retried() -> None:
     with pytest.raises(TransientError, match="a"):
-        run(TransientError("a"), "rows")
+        run(TransientError("a"), "rows", retries=replace(SLICE, seconds=-1.0))

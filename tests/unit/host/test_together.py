@@ -11,7 +11,7 @@ from typing import cast
 
 import pytest
 
-from floodmark.host.together import Recent, Together
+from floodmark.host.threads import RecentAnswers, SharedCalls
 from floodmark.model.errors import TransientError
 
 
@@ -25,7 +25,7 @@ def test_questions_that_wait_are_answered_at_once_and_no_answer_is_older_than_it
         time.sleep(0.01)
         return [(question, now) for question in questions]
 
-    shared = Together(answer)
+    shared = SharedCalls(answer)
 
     def ask(_: int) -> bool:
         before = next(moments)
@@ -50,12 +50,12 @@ def test_a_bad_question_fails_its_own_thread_and_no_other() -> None:
             raise ValueError("bad")
         return [question.upper() for question in questions]
 
-    shared = Together(answer)
+    shared = SharedCalls(answer)
     with ThreadPoolExecutor(4) as pool:
         first = pool.submit(shared.ask, "first")
         assert begun.wait(10)
         bad, *good = [pool.submit(shared.ask, question) for question in ("bad", "good", "better")]
-        while len(shared._gathering._waiting) < 3:
+        while len(shared._waiting) < 3:
             time.sleep(0.001)
         go_on.set()
         assert first.result(10) == "FIRST"
@@ -75,7 +75,7 @@ def test_threads_with_the_same_question_share_an_answer_that_is_young_enough() -
         time.sleep(0.01)
         return len(asked)
 
-    recent = Recent()
+    recent = RecentAnswers()
 
     def ask(question: str, old: float) -> int:
         return recent.ask(question, old, lambda: answer(question))
@@ -95,7 +95,7 @@ def test_those_who_wait_get_an_answer_that_was_asked_after_they_came_however_you
         assert go_on.wait(10)
         return asked[-1]
 
-    recent = Recent()
+    recent = RecentAnswers()
     with ThreadPoolExecutor(8) as pool:
         pool.submit(recent.ask, "a", 0.0, answer)
         assert begun.wait(10)
@@ -115,7 +115,7 @@ def test_an_error_is_shared_like_an_answer_and_each_thread_has_its_own() -> None
         time.sleep(0.05)
         raise TransientError("the store is away", hint="run again")
 
-    recent = Recent()
+    recent = RecentAnswers()
 
     def ask(n: int) -> TransientError:
         with pytest.raises(TransientError) as failed:

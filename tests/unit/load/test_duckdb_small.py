@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from floodmark.config.load import StoreSpec
-from floodmark.load.duckdb.ledger import Count
+from floodmark.load.ledger import Count
 from floodmark.model.errors import DataError
 from floodmark.model.ledger import Ledger, LedgerRow
 from floodmark.model.statements import STATEMENTS

@@ -37,7 +37,7 @@ class Gathers(DuckDB):
     def _commit(self, con: Connection) -> None:
         self.commits += 1
         deadline = time.monotonic() + 20
-        while self.commits == 1 and len(self._small._gathering._waiting) < self.others:
+        while self.commits == 1 and len(self._small._waiting) < self.others:
             assert time.monotonic() < deadline, "the other loads don't wait for this one"
             time.sleep(0.005)
         super()._commit(con)

@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from floodmark.load.columns import TargetColumn, Wanted, fits
+from floodmark.load.columns import TargetColumn, Wanted, changes, fits
 from floodmark.load.descriptions import description
-from floodmark.load.duckdb.merge import changes
 from floodmark.load.pending import (
     Choice,
     again,
@@ -294,7 +293,7 @@ def test_a_type_that_could_lose_something_does_not_fit(narrow: str, wide: str) -
 
 def test_changes_are_one_statement_each_and_none_when_all_fits() -> None:
     wanted = [Wanted("id", "BIGINT"), Wanted("b", "INTEGER"), Wanted("c", "VARCHAR")]
-    assert [c.statement for c in changes("main", "t", wanted, None)] == [
+    assert [c.statement for c in changes('"main"."t"', "t", wanted, None)] == [
         'CREATE TABLE "main"."t" ("id" BIGINT, "b" INTEGER, "c" VARCHAR)'
     ]
     found = [
@@ -302,7 +301,7 @@ def test_changes_are_one_statement_each_and_none_when_all_fits() -> None:
         TargetColumn("extra", "DATE", False, "now()"),
         TargetColumn("b", "BIGINT"),
     ]
-    assert [(c.kind, c.statement) for c in changes("main", "t", wanted, found)] == [
+    assert [(c.kind, c.statement) for c in changes('"main"."t"', "t", wanted, found)] == [
         ("widen", 'ALTER TABLE "main"."t" ALTER COLUMN "ID" TYPE BIGINT'),
         ("add", 'ALTER TABLE "main"."t" ADD COLUMN "c" VARCHAR'),
     ]

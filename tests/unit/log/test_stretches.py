@@ -16,8 +16,8 @@ from floodmark.model.commit import Batch, Reset, Restore, Set
 from floodmark.model.json import dump
 from floodmark.model.position import Position
 from floodmark.model.window import Window
+from floodmark.plan.decide import slices
 from floodmark.plan.reread import around, span
-from floodmark.plan.window import slices
 from floodmark.store.store import Store
 from tests.support.described import changed
 from tests.support.samples import TABLE, History, at, files, window

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from floodmark.model import events
-from floodmark.model.account import Account, after
 from floodmark.model.errors import TransientError
+from floodmark.model.events import Account, after
 from floodmark.model.results import PlanResult, Watermark
 from floodmark.model.run import Counts, Finding, Lag, TableReport
 

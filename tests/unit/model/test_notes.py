@@ -20,8 +20,8 @@ from floodmark.model.notes import Kind, Note, Obstacle, Unfit, not_followed
 from floodmark.model.table import Cascade, Column, Table
 from floodmark.model.warehouse import DUCKDB
 from floodmark.setup.doctor.source import check_table
-from floodmark.source.cascades import note as noted
 from floodmark.source.describe import Discovered
+from floodmark.source.describe import cascade_note as noted
 from floodmark.store.store import Store
 from tests.support.described import changed
 from tests.support.samples import AT, RUN, TABLE

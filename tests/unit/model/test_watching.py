@@ -6,8 +6,8 @@ from typing import Any
 
 from floodmark.model import events
 from floodmark.model.errors import TransientError
+from floodmark.model.events import ProgressEvent, watching
 from floodmark.model.run import Step, TableReport, Wait
-from floodmark.model.watching import ProgressEvent, watching
 
 FAILED = TableReport("a.b", rows_loaded=4, error=TransientError("no"))
 CASES: list[tuple[events.Event, ProgressEvent, tuple[Any, ...]]] = [

@@ -16,11 +16,10 @@ from floodmark.model.run import SyncOptions
 from floodmark.model.table import Table
 from floodmark.model.window import Slice, Window
 from floodmark.plan.bound import Settled
-from floodmark.plan.window import (
+from floodmark.plan.decide import (
     COUNT_EXACTLY_BELOW,
     Chosen,
     Nth,
-    Size,
     by_bytes,
     cut_by,
     finer,
@@ -214,14 +213,14 @@ def test_without_a_key_a_limit_stops_before_a_timestamp_that_it_would_cut_in_two
 
 
 def test_rows_are_counted_where_that_is_quick_because_estimates_are_inexact() -> None:
-    assert size(total=1000, inside=200, everything=900, counted=90) == Size(90, 0.1)
+    assert size(total=1000, inside=200, everything=900, counted=90) == (90, 0.1)
 
 
 def test_an_estimate_of_about_half_of_the_table_counts_as_all_of_it() -> None:
     """InnoDB never estimates a range at more."""
     large = 10 * COUNT_EXACTLY_BELOW
-    assert size(large, large // 2, large, None) == Size(large, 1.0)
-    assert size(large, large // 4, large, None) == Size(large // 4, 0.25)
+    assert size(large, large // 2, large, None) == (large, 1.0)
+    assert size(large, large // 4, large, None) == (large // 4, 0.25)
 
 
 def test_slices_have_the_size_of_a_chunk_if_that_is_smaller() -> None:

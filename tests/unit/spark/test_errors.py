@@ -11,10 +11,12 @@ from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.accumulators import AccumulatorUnixServer
 
 from floodmark.model.errors import ConfigError, FloodmarkError, TransientError
+from floodmark.spark import context
 from floodmark.spark.context import Spark
+from floodmark.spark.failures import start_error
 from floodmark.spark.jvm import Jvm
 from floodmark.spark.pyspark_internals import _end as _end_server
-from floodmark.spark.start import start_error
+from floodmark.spark.start import Started
 
 TRACE = """Job aborted due to stage failure: Task 0 in stage 0.0 failed 4 times, most recent failure: Lost task 0.3 in stage 0.0
  (TID 3) (10.0.0.7 executor 1): org.apache.spark.api.python.PythonException: Traceback (most recent call last):
@@ -105,6 +107,25 @@ def test_a_start_that_fails_without_a_message_names_the_exception(tmp_path: Path
     jvm = Jvm({"spark.master": "spark://host:7077"}, tmp_path / "log")
     error = start_error(thrown(None, "NullPointerException"), jvm)
     assert "NullPointerException" in error.message
+
+
+@pytest.mark.parametrize("named", [True, False], ids=["its log says why", "its log says nothing"])
+def test_a_master_that_can_t_be_reached_is_exit_code_4_whenever_spark_ends_the_context(
+    named: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark gives up in a thread of its own, perhaps after it has handed out the context."""
+
+    class Ended:
+        def getConf(self) -> None:
+            raise thrown("Cannot call methods on a stopped SparkContext.\nIt was created at: …")
+
+    said = "ERROR StandaloneSchedulerBackend: All masters are unresponsive! Giving up." if named else ""
+    monkeypatch.setattr(Jvm, "said", lambda _: said)
+    monkeypatch.setattr(context, "started", lambda _: Started(Ended(), None, "own JVM"))
+    with pytest.raises(TransientError) as caught:
+        Spark("spark://127.0.0.1:1", log_path=tmp_path / "log").start()
+    assert caught.value.code == 4 and "spark.master (spark://127.0.0.1:1)" in str(caught.value.hint)
+    assert ("spark://127.0.0.1:1 is unreachable" in caught.value.message) is named
 
 
 def test_a_socket_that_goes_at_the_same_moment_does_not_make_an_end_an_error(

@@ -16,20 +16,26 @@ import pytest
 from floodmark.config.load import SourceSpec
 from floodmark.model.errors import ConfigError, Interrupted, TransientError
 from floodmark.spark import pyspark_internals as internals
-from floodmark.spark.context import Spark
-from floodmark.spark.executors import DESERTED, FORSAKEN, Executors, attempts_at_once
+from floodmark.spark.context import DESERTED, FORSAKEN, Executors, Spark, attempts_at_once
+from floodmark.spark.failures import refusal
 from floodmark.spark.jvm import settings
-from floodmark.spark.master import refusal
 
 
-def test_known_versions_of_pyspark_are_started_by_us_and_others_by_their_own_launcher() -> None:
-    assert [internals.is_known(v) for v in ((4, 0), (4, 3), (4, 4), (5, 0))] == [True, True, False, False]
-    assert internals.is_known(internals.version())
+@pytest.mark.parametrize(
+    ("version", "known"), [("4.0.2", True), ("4.3.0", True), ("4.4.0.dev1", False), ("5.0", False)]
+)
+def test_known_versions_of_pyspark_are_started_by_us_and_others_by_their_own_launcher(
+    version: str, known: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert internals.is_known()
+    monkeypatch.setattr(internals, "version_text", lambda: version)
+    assert internals.is_known() is known
 
 
-def test_a_pyspark_that_is_too_old_is_refused_with_what_to_install() -> None:
+def test_a_pyspark_that_is_too_old_is_refused_with_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(internals, "version_text", lambda: "3.5.1")
     with pytest.raises(ConfigError, match=r"pyspark 3\.5 is too old") as caught:
-        internals.is_known((3, 5))
+        internals.check_installed()
     assert "pyspark>=4.0" in str(caught.value.hint)
 
 
@@ -58,8 +64,6 @@ def test_each_private_name_of_pyspark_may_vanish() -> None:
             return []
 
     plain = Plain(alive=True)
-    internals.hush_accumulators(plain)
-    internals.end_accumulators(plain)
     internals.end_launched(plain)
     assert internals.executors(plain) is None
     assert not internals.is_stopped(plain) and internals.is_stopped(Plain(alive=False))
@@ -93,7 +97,6 @@ def test_only_values_of_numpy_reach_pysparks_converters_of_them() -> None:
     first, second = gateway._gateway_client.converters
     assert [first.can_convert(value) for value in (1, "text", number)] == [False, False, True]
     assert asked == [number] and first.convert(number, None) == "converted" and second is other
-    internals.spare_numpy(object())  # of a version that we don't know
 
 
 def test_a_spark_connect_session_is_refused_with_a_hint() -> None:
@@ -119,10 +122,12 @@ def answers(monkeypatch: pytest.MonkeyPatch) -> list[frozenset[str] | None]:
 
 
 def test_lost_executors_are_named_once(answers: list[frozenset[str] | None]) -> None:
-    executors = Executors()
+    executors = Executors(CLUSTER)
     answers += [frozenset({"0", "1"}), frozenset({"0"}), frozenset({"0"}), None]
     said: list[str] = []
-    assert [executors.alone(None, CLUSTER, None, said.append) for _ in range(4)] == [None] * 4
+    for _ in range(4):
+        executors.look(None, said.append)
+    assert executors.alone is None
     assert said == ["Spark lost 1 of 2 executors; their slices run again"]
 
 
@@ -132,13 +137,13 @@ def test_executors_released_between_two_runs_of_jobs_are_not_missed(
     spark = Spark("spark://there:7077")
     said: list[str] = []
     answers += [frozenset({"0"}), frozenset()]
-    spark._executors.alone(None, CLUSTER, None, said.append)
+    spark._executors.look(None, said.append)
     jobs: Any = [
         SimpleNamespace(table=SimpleNamespace(name="s.t"), source=SourceSpec("h", 1, "u", "p"), title=str)
     ]
     with pytest.raises(Interrupted):  # it was never started
-        list(spark.submit(jobs, "t"))
-    spark._executors.alone(None, CLUSTER, None, said.append)
+        list(spark.run(jobs, "t"))
+    spark._executors.look(None, said.append)
     assert said == []
 
 
@@ -147,18 +152,18 @@ def test_a_cluster_without_executors_is_abandoned_sooner_once_it_has_lost_them_a
     answers: list[frozenset[str] | None], monkeypatch: pytest.MonkeyPatch, seen: bool
 ) -> None:
     """A master that was restarted no longer knows the application, and would leave it waiting for ever."""
-    executors = Executors()
+    executors = Executors(CLUSTER)
     clock = [1000.0]
-    monkeypatch.setattr("floodmark.spark.executors.time.monotonic", lambda: clock[0])
+    monkeypatch.setattr("floodmark.spark.context.time.monotonic", lambda: clock[0])
     answers += [frozenset({"0"}) if seen else frozenset(), *[frozenset[str]()] * 3]
-    since = executors.alone(None, CLUSTER, None, lambda _: None)
-    since = executors.alone(None, CLUSTER, since, lambda _: None)
-    assert since is not None
+    executors.look(None, print)
+    executors.look(None, print)
+    assert executors.alone == clock[0]
     clock[0] += FORSAKEN if seen else DESERTED
-    assert executors.alone(None, CLUSTER, since, lambda _: None) == since
+    executors.look(None, print)
     clock[0] += 1
     with pytest.raises(TransientError, match="no executor") as caught:
-        executors.alone(None, CLUSTER, since, lambda _: None, "s.t")
+        executors.look(None, print, "s.t")
     assert "spark.driver.host" in str(caught.value.hint)
     assert executors.gone
 

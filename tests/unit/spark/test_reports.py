@@ -15,9 +15,9 @@ class Heard:
         self.rows: list[int] = []
         self._change = threading.Condition()
 
-    def __call__(self, rows: int) -> None:
+    def __call__(self, *numbers: int) -> None:
         with self._change:
-            self.rows.append(rows)
+            self.rows.append(numbers[-1])
             self._change.notify_all()
 
     def wait_for(self, last: int) -> None:

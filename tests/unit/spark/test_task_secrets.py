@@ -11,8 +11,7 @@ from pathlib import Path
 from pyspark.serializers import CloudPickleSerializer
 
 from floodmark.config.load import SourceSpec, StoreSpec
-from floodmark.spark.job import Piece, task
-from floodmark.spark.task_secrets import packed, unpacked
+from floodmark.spark.job import Piece, packed, task, unpacked
 
 SOURCE = SourceSpec("db", 3306, "reader", "the-password-of-the-source")
 STORE = StoreSpec("s3://lake", access_key_id="key", secret_access_key="the-secret-of-the-store")
@@ -38,16 +37,18 @@ SECRETS = [SOURCE.password, STORE.secret_access_key, STORE.secret_access_key]
 
 
 def test_a_local_task_knows_every_secret_and_carries_none() -> None:
-    run = task([Piece(JOB)], None)  # type: ignore[arg-type]
+    run = task([Piece(JOB)], True)  # type: ignore[arg-type]
     said: list[object] = list(run([]))
     assert said == [SECRETS]
     data = CloudPickleSerializer().dumps(run)  # type: ignore[no-untyped-call]
     assert not [secret for secret in SECRETS if secret and secret.encode() in data]
-    assert SOURCE.password.encode() in CloudPickleSerializer().dumps(task([Piece(JOB)], ()))  # type: ignore[no-untyped-call, arg-type]
+    assert SOURCE.password.encode() in CloudPickleSerializer().dumps(task([Piece(JOB)], False))  # type: ignore[no-untyped-call, arg-type]
 
 
 def test_another_process_of_this_user_finds_the_secrets_left_for_it() -> None:
-    program = "import sys; from floodmark.spark.task_secrets import unpacked; print(*unpacked(sys.stdin.buffer.read()))"
+    program = (
+        "import sys; from floodmark.spark.job import unpacked; print(*unpacked(sys.stdin.buffer.read()))"
+    )
     done = subprocess.run(
         [sys.executable, "-c", program],
         input=packed((SOURCE.password[::-1], SOURCE)),
@@ -73,7 +74,7 @@ def test_many_secrets_stay_where_they_were_left_and_take_one_file_each() -> None
 HIDDEN = """
 import ctypes, os, stat, tempfile
 from pathlib import Path
-from floodmark.spark.task_secrets import _left, packed, unpacked
+from floodmark.spark.job import _left, packed, unpacked
 from floodmark.config.load import SourceSpec
 tempfile.tempdir = "/tmp"
 if os.getuid() == 0:

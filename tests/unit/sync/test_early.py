@@ -14,8 +14,8 @@ from floodmark.config.load import Config, StoreSpec
 from floodmark.log.document import commit_path, primary_path
 from floodmark.model.errors import TransientError
 from floodmark.model.run import SyncOptions
-from floodmark.spark import on_demand
-from floodmark.spark.on_demand import WarmSpark
+from floodmark.spark import context
+from floodmark.spark.context import WarmSpark
 from floodmark.store.store import Store
 from floodmark.sync import early
 from floodmark.sync.early import early_spark, never_synced
@@ -50,7 +50,7 @@ class Starts:
 
 @pytest.fixture
 def starts(monkeypatch: pytest.MonkeyPatch) -> type[Starts]:
-    monkeypatch.setattr(on_demand, "Spark", Starts)
+    monkeypatch.setattr(context, "Spark", Starts)
     monkeypatch.setattr(Starts, "count", 0)
     return Starts
 

@@ -107,24 +107,24 @@ def test_a_failure_is_news_when_it_begins_and_when_it_ends() -> None:
     down = TableReport("shop.c", error=TransientError("MySQL is away", table="shop.c"))
     up, other = TableReport("shop.c"), TableReport("shop.d")
     first = Health().after(cycle(down, other))
-    assert [one.table for one in first.failing] == ["shop.c"] and not first.recovered
-    again = first.health.after(cycle(down, other))
-    assert not again.failing and not again.recovered
+    assert [one.table for one in first.new] == ["shop.c"] and not first.recovered
+    again = first.after(cycle(down, other))
+    assert not again.new and not again.recovered
     # Nothing is known of single tables when the whole cycle fails, nor when it fails again.
-    whole = again.health.after(cycle(error=TransientError("MySQL is away")))
-    assert [one.table for one in whole.failing] == [None] and not whole.recovered
-    assert not whole.health.after(cycle(error=TransientError("still"))).failing
-    over = whole.health.after(cycle(up, other))
+    whole = again.after(cycle(error=TransientError("MySQL is away")))
+    assert [one.table for one in whole.new] == [None] and not whole.recovered
+    assert not whole.after(cycle(error=TransientError("still"))).new
+    over = whole.after(cycle(up, other))
     assert {one.table: one.cycles for one in over.recovered} == {"shop.c": 3, None: 1}
-    assert over.health == Health()
+    assert not over.failing
 
 
 def test_another_kind_of_failure_is_news_and_a_table_that_left_has_not_recovered() -> None:
-    health = Health().after(cycle(TableReport("shop.c", error=TransientError("away")))).health
+    health = Health().after(cycle(TableReport("shop.c", error=TransientError("away"))))
     changed = health.after(cycle(TableReport("shop.c", error=ConfigError("no such table"))))
-    assert [one.error.code for one in changed.failing] == [2]
-    left = changed.health.after(cycle(TableReport("shop.d")))
-    assert not left.recovered and left.health == Health()
+    assert [one.error.code for one in changed.new] == [2]
+    left = changed.after(cycle(TableReport("shop.d")))
+    assert not left.recovered and not left.failing
 
 
 def test_a_failure_and_its_end_are_each_one_line() -> None:

@@ -22,7 +22,7 @@ from floodmark.source.session import Session
 from floodmark.spark.meeting import Guest, Meeting, MeetingOver
 from floodmark.sync.shared_snapshot import (
     RETURNED,
-    Outcome,
+    MeetingOutcome,
     _open_all,
     _turn,
     conducted,
@@ -37,7 +37,7 @@ def result(number: int) -> SliceResult:
     return SliceResult(Slice("snapshot", number, "key"), (), 0, 0, 0.0)
 
 
-GIVEN = Outcome(2, 1, {0: [0, 2], 1: [1]}, {0: "a", 1: "b"})
+GIVEN = MeetingOutcome(2, 1, {0: [0, 2], 1: [1]}, {0: "a", 1: "b"})
 FIRST, SECOND = Share(0, "a", (result(0), result(2))), Share(1, "b", (result(1),))
 
 
@@ -68,7 +68,7 @@ def test_whatever_fails_in_the_conductor_ends_the_meeting_and_is_kept() -> None:
     def fails() -> None:
         raise KeyError("a bug")
 
-    outcome = Outcome()
+    outcome = MeetingOutcome()
     outcome.ended.set()
     with Meeting("127.0.0.1", "127.0.0.1") as meeting, Guest(meeting.invitation(0)) as waiting:
         meeting.begin(lambda: 1, 5.0, lambda: False)
@@ -79,10 +79,10 @@ def test_whatever_fails_in_the_conductor_ends_the_meeting_and_is_kept() -> None:
 
 
 def test_tasks_that_do_not_come_back_fail_the_meeting_in_the_end() -> None:
-    assert failed(Outcome(read_at=100.0), 100.0 + RETURNED) is None
-    assert isinstance(failed(Outcome(read_at=100.0), 101.0 + RETURNED), MeetingOver)
-    assert failed(Outcome(error=KeyError()), 1e9) is None, "a task's own error may still come"
-    assert isinstance(failed(Outcome(error=KeyError(), over=True), 0.0), MeetingOver)
+    assert failed(MeetingOutcome(read_at=100.0), 100.0 + RETURNED) is None
+    assert isinstance(failed(MeetingOutcome(read_at=100.0), 101.0 + RETURNED), MeetingOver)
+    assert failed(MeetingOutcome(error=KeyError()), 1e9) is None, "a task's own error may still come"
+    assert isinstance(failed(MeetingOutcome(error=KeyError(), over=True), 0.0), MeetingOver)
 
 
 class Server:
@@ -135,7 +135,7 @@ def follows(meeting: Meeting, number: int, server: str) -> list[str]:
 def test_several_connections_read_only_if_all_of_them_are_on_one_server(
     proof: str, holder: str, second: str
 ) -> None:
-    outcome, proving, one = Outcome(), Proving(), proof == holder == second
+    outcome, proving, one = MeetingOutcome(), Proving(), proof == holder == second
     with Meeting("127.0.0.1", "127.0.0.1") as meeting, ThreadPoolExecutor(2) as pool:
         tasks = [pool.submit(follows, meeting, n, name) for n, name in enumerate(("a", second))]
         came = _open_all(

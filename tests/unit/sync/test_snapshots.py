@@ -12,7 +12,7 @@ import pytest
 from floodmark.extract.files import Fingerprint
 from floodmark.model.commit import Batch, Reset
 from floodmark.model.window import Intent, Slice, Window
-from floodmark.plan.decide import Pass, Plan
+from floodmark.plan.decide import Pass, TablePlan
 from floodmark.services import Services
 from floodmark.sync.passes import known, mark, only_if_changed
 from tests.support.described import changed
@@ -55,7 +55,7 @@ def test_a_snapshot_whose_window_was_left_open_is_made_whatever_its_rows() -> No
     snapshot(history, "abc 5 17")
     window = Window("w", None, None, "snapshot", (), None, 5)
     history.claim(table=FULL, window=window)  # by a run that died then
-    plan = Plan(
+    plan = TablePlan(
         Intent("sync", FULL, window),
         (Pass("window", (Slice("snapshot", 0, "snapshot", rows=5),), "replace"),),
     )

@@ -13,16 +13,24 @@ import sys
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-from floodmark.host.children import child_environment
+from floodmark.host.process import child_environment
 from floodmark.load.duckdb.file import AlreadyThere, Connection, DatabaseFile, NotThere, Unlike
+from floodmark.load.ledger import (
+    KEYED,
+    ORDER,
+    Count,
+    LedgerDialect,
+    LedgerSql,
+    Row,
+    ledger_rows,
+    load_sums,
+)
 from floodmark.load.protocol import (
     COUNTS,
     FRESHNESS,
-    FRESHNESS_COLUMNS,
     LEDGER,
     TARGETS,
     Freshness,
@@ -30,21 +38,13 @@ from floodmark.load.protocol import (
     quote,
 )
 from floodmark.model.errors import ConflictError, TransientError
-from floodmark.model.ledger import SUMMED_DIGITS, Ledger, LedgerRow, LoadSum, Part, TargetFiller, summed
-from floodmark.model.times import STAMP, parse_moment
+from floodmark.model.ledger import SUMMED_DIGITS, Ledger, LedgerRow, LoadSum, Part, TargetFiller
+from floodmark.model.times import STAMP
 
-# The primary keys are a second guard: if two loads race for one commit, only one can be committed.
-_TABLES = {
-    LEDGER: "log_id VARCHAR, epoch BIGINT, n BIGINT, digest VARCHAR, pipeline_id VARCHAR, source_table VARCHAR, "
-    "target VARCHAR, run VARCHAR, rows BIGINT, files BIGINT, loaded_at TIMESTAMP, "
-    "PRIMARY KEY (log_id, epoch, n, digest)",
-    TARGETS: "target VARCHAR PRIMARY KEY, pipeline_id VARCHAR, log_id VARCHAR, source_table VARCHAR, epoch BIGINT",
-    # A count is valid only while the ledger is as the load left it: earlier versions of Floodmark keep none.
-    COUNTS: "target VARCHAR PRIMARY KEY, log_id VARCHAR, epoch BIGINT, commits BIGINT, loaded_at TIMESTAMP, rows BIGINT",
-}
-_FRESHNESS_COLUMNS = (
-    "target VARCHAR PRIMARY KEY, source_table VARCHAR, as_of TIMESTAMP, checked_at TIMESTAMP, "
-    "watermark VARCHAR, commit_n BIGINT, run VARCHAR"
+WORDS = LedgerDialect(
+    moment=f"strftime({{}}, '{STAMP}')",
+    # A malformed digest has no number: the sum then matches nothing, and the rows are read one by one.
+    total=f"CAST(sum(TRY_CAST('0x' || substr(\"digest\", {65 - SUMMED_DIGITS}, {SUMMED_DIGITS}) AS BIGINT)) AS VARCHAR)",
 )
 
 
@@ -76,24 +76,7 @@ def _places(values: Sequence[object]) -> str:
 
 # A log, its target, and which part of its ledger is wanted.
 Question = tuple[str, str, Part | None]
-AT_ONCE = 100  # rows in one INSERT
 _HIGHEST = (1 << 63) - 1
-
-
-class Count(NamedTuple):
-    """How many rows a target has after a load, and how the load left the ledger: a row of COUNTS."""
-
-    target: str
-    log: str
-    epoch: int
-    commits: int
-    loaded_at: str | None
-    rows: int
-
-    def valid(self, ledger: Ledger, log: str) -> bool:
-        """Whether the ledger of a log is still as that load left it."""
-        now = (log, ledger.epoch, *ledger.last(self.target, ledger.epoch))
-        return self.commits > 0 and now == (self.log, self.epoch, self.commits, self.loaded_at)
 
 
 @dataclass(frozen=True)
@@ -103,11 +86,15 @@ class LedgerTables:
     con: Connection
     schema: str
 
-    def create(self) -> LedgerTables:
-        """Create the tables that don't exist yet."""
+    @property
+    def sql(self) -> LedgerSql:
+        return LedgerSql(self.schema, WORDS)
+
+    def create(self, *names: str) -> LedgerTables:
+        """Create those of the tables that don't exist yet."""
         self.con.execute(f"CREATE SCHEMA IF NOT EXISTS {quote(self.schema)}")
-        for name, columns in _TABLES.items():
-            self.con.execute(f"CREATE TABLE IF NOT EXISTS {quote(self.schema, name)} ({columns})")
+        for name in names or (LEDGER, TARGETS, COUNTS):
+            self.con.execute(f"CREATE TABLE IF NOT EXISTS {quote(self.schema, name)} ({KEYED[name]})")
         return self
 
     def there(self, name: str = TARGETS) -> bool:
@@ -145,50 +132,24 @@ class LedgerTables:
 
     def _counts(self, targets: Sequence[str]) -> dict[str, Count]:
         """What the last load of each target has recorded."""
-        found = self.con.execute(
-            f"SELECT target, log_id, epoch, commits, strftime(loaded_at, '{STAMP}'), rows "
-            f"FROM {quote(self.schema, COUNTS)} WHERE target IN ({_places(targets)})",
-            list(targets),
-        ).fetchall()
+        found = self.con.execute(self.sql.counts_of(targets)).fetchall()
         return {row[0]: Count._make(row) for row in found}
 
     def keep_counts(self, counts: Sequence[Count]) -> None:
         """Record how many rows each target should have until its next load."""
-        rows = [(*count[:4], _moment(count.loaded_at), count.rows) for count in counts]
-        self._insert(quote(self.schema, COUNTS), rows, "INSERT OR REPLACE INTO")
+        self.con.execute(self.sql.upsert(COUNTS, [count.row for count in counts]))
 
-    def _rows_of(self, logs: Sequence[str]) -> dict[str, list[LedgerRow]]:
-        """All rows of each log."""
-        found: dict[str, list[LedgerRow]] = {}
-        for log, *row in self._rows(f"log_id IN ({_places(logs)})", logs):
-            found.setdefault(log, []).append(LedgerRow._make(row))
-        return found
+    def _rows_of(self, logs: Sequence[str]) -> dict[str, tuple[LedgerRow, ...]]:
+        """All rows of each log, with one statement: it costs DuckDB more than the rows of a small table."""
+        found: dict[str, list[Row]] = {}
+        listed = ", ".join(WORDS.literal(log) for log in logs)
+        sql = f'SELECT "log_id", {self.sql.cells} FROM {quote(self.schema, LEDGER)} WHERE "log_id" IN ({listed}) {ORDER}'
+        for log, *row in self.con.execute(sql).fetchall():
+            found.setdefault(log, []).append(tuple(row))
+        return {log: ledger_rows(rows) for log, rows in found.items()}
 
     def _part(self, log: str, part: Part) -> tuple[LedgerRow, ...]:
-        recent = self._rows("log_id = ? AND epoch = ? AND n > ?", [log, part.epoch, part.after])
-        return (*self._sums(log, part), *(LedgerRow._make(row[1:]) for row in recent))
-
-    def _rows(self, where: str, values: Sequence[object]) -> list[tuple[Any, ...]]:
-        """A row's log, and the row."""
-        return self.con.execute(
-            f"SELECT log_id, n, digest, epoch, rows, files, strftime(loaded_at, '{STAMP}'), target, 1, false, '' "
-            f"FROM {quote(self.schema, LEDGER)} WHERE {where} ORDER BY epoch, n, digest",
-            list(values),
-        ).fetchall()
-
-    def _sums(self, log: str, part: Part) -> tuple[LedgerRow, ...]:
-        """Sums of the rows that are not read one by one."""
-        # A malformed digest has no number: the sum then matches nothing, and the rows are read one by one.
-        end = f"TRY_CAST('0x' || substr(digest, {65 - SUMMED_DIGITS}, {SUMMED_DIGITS}) AS BIGINT)"
-        kept = " AND ".join(["files > 0", *(f"n NOT BETWEEN {a} AND {b}" for a, b in part.cleaned)])
-        found = self.con.execute(
-            f"SELECT max(n), {f'sum({end})' if part.proven else 'NULL'}, CASE WHEN epoch = $epoch THEN epoch ELSE -1 END, "
-            f"sum(rows), sum(files), strftime(max(loaded_at), '{STAMP}'), target, count(*), "
-            f"strftime(min(loaded_at) FILTER ({kept}), '{STAMP}') FROM {quote(self.schema, LEDGER)} "
-            "WHERE log_id = $log AND (epoch <> $epoch OR n <= $after) GROUP BY 3, n > $superseded, target",
-            {"log": log, "epoch": part.epoch, "after": part.after, "superseded": part.superseded},
-        ).fetchall()
-        return tuple(summed(*row) for row in found)
+        return ledger_rows(self.con.execute(f"{self.sql.rows_of(log, part)} {ORDER}").fetchall())
 
     def about(self, log: str, target: str) -> Ledger:
         """The load epoch of a log, and who fills a target."""
@@ -204,21 +165,9 @@ class LedgerTables:
 
     def record(self, loads: Sequence[tuple[LoadRequest, Sequence[LedgerRow]]]) -> None:
         """Write the ledger rows of some loads, and delete those that they take back."""
-        ledger = quote(self.schema, LEDGER)
-        for request, _ in loads:
-            for n, digest in sorted(request.retake):
-                self.con.execute(
-                    f"DELETE FROM {ledger} WHERE log_id = ? AND epoch = ? AND n = ? AND digest = ?",
-                    [request.log, request.epoch, n, digest],
-                )
-        rows = [
-            (one.log, row.epoch, row.n, row.digest, one.pipeline, one.table.name, one.target, one.run, row.rows,
-             row.files, _moment(row.loaded_at))
-            for one, loaded in loads for row in loaded
-        ]  # fmt: skip
         try:
-            for first in range(0, len(rows), AT_ONCE):
-                self._insert(ledger, rows[first : first + AT_ONCE])
+            for step in self.sql.record(loads):
+                self.con.execute(step.sql)
         except AlreadyThere as error:
             raise ConflictError(
                 "another load has loaded these commits in the meantime", hint="run again"
@@ -228,35 +177,13 @@ class LedgerTables:
         """Record whose rows each target holds, and in which epoch."""
         rows = [(target, one.pipeline, one.log, one.table, one.epoch) for target, one in holders]
         if rows:
-            self._insert(quote(self.schema, TARGETS), rows, "INSERT OR REPLACE INTO")
-
-    def _insert(self, table: str, rows: Sequence[Sequence[object]], how: str = "INSERT INTO") -> None:
-        """Insert rows with one statement: a statement costs DuckDB more than a row."""
-        values = ", ".join([f"({_places(rows[0])})"] * len(rows))
-        self.con.execute(f"{how} {table} VALUES {values}", [value for row in rows for value in row])
+            self.con.execute(self.sql.upsert(TARGETS, rows))
 
     def note_freshness(self, rows: Sequence[Freshness]) -> None:
         """Insert or advance rows of `floodmark_freshness`."""
-        table = quote(self.schema, FRESHNESS)
         if not self.there(FRESHNESS):
-            self.con.execute(f"CREATE SCHEMA IF NOT EXISTS {quote(self.schema)}")
-            self.con.execute(f"CREATE TABLE IF NOT EXISTS {table} ({_FRESHNESS_COLUMNS})")
-        places = ", ".join([f"({_places(FRESHNESS_COLUMNS)})"] * len(rows))
-        changed = ", ".join(f"{name} = excluded.{name}" for name in FRESHNESS_COLUMNS if name != "target")
-        values = [value for row in rows for value in vars(row).values()]
-        self.con.execute(
-            f"INSERT INTO {table} ({', '.join(FRESHNESS_COLUMNS)}) VALUES {places} ON CONFLICT (target) "
-            f"DO UPDATE SET {changed} WHERE excluded.as_of >= as_of",
-            [
-                one.astimezone(UTC).replace(tzinfo=None) if isinstance(one, datetime) else one
-                for one in values
-            ],
-        )
-
-
-def _moment(at: str | None) -> datetime | None:
-    """A time as DuckDB stores it."""
-    return parse_moment(at).replace(tzinfo=None) if at else None
+            self.create(FRESHNESS)
+        self.con.execute(self.sql.upsert(FRESHNESS, [tuple(vars(row).values()) for row in rows], "as_of"))
 
 
 OPEN_SECONDS = 0.1
@@ -338,10 +265,7 @@ def ledger_sums(path: Path, schema: str, free: Callable[[], bool] = lambda: True
     if not path.exists():  # perhaps on another machine, where the syncs run
         raise TransientError(f"there is no file {path} here")
     seconds = OPEN_SECONDS
-    question = (
-        "SELECT log_id, epoch, count(*), sum(rows)::BIGINT, sum(files)::BIGINT, "
-        f"strftime(max(loaded_at), '%Y-%m-%dT%H:%M:%S.%fZ') FROM {quote(schema, LEDGER)} GROUP BY 1, 2"
-    )
+    question = LedgerSql(schema, WORDS).sums()
     command = [sys.executable, "-c", _CHILD, str(path), question, str(seconds)]
     pipe, none = subprocess.PIPE, subprocess.DEVNULL
     with subprocess.Popen(
@@ -364,7 +288,7 @@ def ledger_sums(path: Path, schema: str, free: Callable[[], bool] = lambda: True
         said = {-signal.SIGALRM: f"could not be read within {seconds * 1000:.0f} ms", 5: "is being written"}
         why = said.get(child.returncode, "can't be read, or is not a DuckDB file")
         raise TransientError(f"{path} {why}")
-    return [LoadSum(*row) for row in json.loads(found)]
+    return load_sums(json.loads(found))
 
 
 @dataclass(frozen=True)

@@ -11,10 +11,9 @@ from __future__ import annotations
 import dataclasses
 import glob
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import duckdb
@@ -22,16 +21,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from floodmark.load import merge
+from floodmark.load.canonical import DUCKDB, TargetSql
 from floodmark.load.columns import (
     Change,
     TargetColumn,
     Wanted,
-    adding,
-    differences,
-    parsed,
+    changes,
     placed,
-    plain,
-    renamings,
+    relaxing,
     wanted_columns,
 )
 from floodmark.load.duckdb.file import ONLY_HERE, Connection, Volume, counting, translated
@@ -39,7 +36,6 @@ from floodmark.load.duckdb.ledger import kind_of
 from floodmark.load.files import ascending, check_footer, hardly_repeats, too_few
 from floodmark.load.merge import KEPT, STAGE, Do, Heap, Put
 from floodmark.load.protocol import DELETED_AT, KEYS, Numbered, data_files, quote
-from floodmark.load.row_text import DUCKDB, TargetSql
 from floodmark.model.commit import LoadAs
 from floodmark.model.errors import ConfigError, DataError
 from floodmark.model.names import OURS, marked
@@ -47,69 +43,6 @@ from floodmark.model.run import Step
 from floodmark.model.table import Table
 from floodmark.model.types import KEY_FIELD, Field, fields
 from floodmark.model.warehouse import DUCKDB as CAN
-
-
-def literal(type_: str, value: str | None) -> str:
-    """A value of the type as an SQL literal."""
-    if value is None:
-        return "NULL"
-    return value if plain(type_, value) else "'" + value.replace("'", "''") + "'"
-
-
-def relaxing(table: str, column: str) -> str:
-    """The statement that makes a column nullable."""
-    return f"ALTER TABLE {table} ALTER COLUMN {quote(column)} DROP NOT NULL"
-
-
-def changes(
-    schema: str,
-    target: str,
-    wanted: Sequence[Wanted],
-    found: Sequence[TargetColumn] | None,
-    renames: Sequence[tuple[str, str]] = (),
-    zstd: Collection[str] = (),
-    known: Mapping[str, str] = MappingProxyType({}),
-) -> tuple[Change, ...]:
-    """The changes after which rows with the wanted columns go into the target.
-
-    `zstd`: the columns that a new table packs with it, instead of as DuckDB chooses. `known`: see
-    `differences`.
-    """
-    table = quote(schema, target)
-
-    def widening(name: str, type_: str) -> str:
-        text = any(c.name == name and parsed(c.type)[0] == "VARCHAR" for c in found or ())
-        # A cast would read a backslash as the start of a hex escape.
-        using = f" USING encode({quote(name)})" if text and parsed(type_)[0] == "BLOB" else ""
-        return f"ALTER TABLE {table} ALTER COLUMN {quote(name)} TYPE {type_}{using}"
-
-    if found is None:
-        packed = dict.fromkeys(zstd, " USING COMPRESSION zstd")
-        columns = ", ".join(f"{quote(w.name)} {w.type}{packed.get(w.name, '')}" for w in wanted)
-        return (Change("create", (f"CREATE TABLE {table} ({columns})",)),)
-    made = list(renamings(table, found, renames))
-    for d in differences(
-        target,
-        table,
-        wanted,
-        found,
-        renames=renames,
-        known=known,
-        widening=widening,
-        relaxing=lambda name: relaxing(table, name),
-    ):
-        if d.kind == "widen":
-            was = d.was.name if d.was else d.name
-            made.append(Change("widen", (widening(d.name, d.type),), column=was))
-        elif d.fill is None:
-            made.append(Change("add", (adding(table, d.name, d.type),)))
-        else:
-            # Only existing rows get the default; later rows whose file lacks the column are another matter.
-            add = f"{adding(table, d.name, d.type)} DEFAULT {literal(d.type, d.fill)}"
-            made.append(
-                Change("add", (add, f"ALTER TABLE {table} ALTER COLUMN {quote(d.name)} DROP DEFAULT"))
-            )
-    return tuple(made)
 
 
 @dataclass(frozen=True)
@@ -509,6 +442,6 @@ def _keep_weights(target: Target, spec: DuckDBPut, winners: DuckDBPut, first: bo
         target.run(Do(f"DROP TABLE IF EXISTS {spec.beside}"))
         return
     columns = [Wanted(spec.weight, "BLOB"), *wanted_columns(spec.keys, CAN)]
-    for change in changes(spec.schema, spec.side, columns, None if first else target.weights.columns()):
+    for change in changes(spec.beside, spec.side, columns, None if first else target.weights.columns()):
         target.run(Do(change.statement))
     target.run(*merge.forget_weights(spec), merge.store_weights(winners))

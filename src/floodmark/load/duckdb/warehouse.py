@@ -21,16 +21,20 @@ import pyarrow as pa
 
 from floodmark.config.load import WarehouseSpec
 from floodmark.host.temp import scratched
-from floodmark.host.together import Together
+from floodmark.host.threads import SharedCalls
+from floodmark.load.canonical import DUCKDB, TargetSql
 from floodmark.load.columns import (
     Change,
     arrived,
+    changes,
     check_nullable,
     check_strangers,
     constants,
     left_alone,
+    literal,
     may_be_null,
     placed,
+    relaxing,
     renamed,
     renamings,
     target_renames,
@@ -49,11 +53,11 @@ from floodmark.load.duckdb.file import (
     Volume,
     said_through_arrow,
 )
-from floodmark.load.duckdb.ledger import Count, LedgerTables, Question, ledger_sums
-from floodmark.load.duckdb.merge import changes, check_itself, literal, refused_rows, relaxing
+from floodmark.load.duckdb.ledger import LedgerTables, Question, ledger_sums
+from floodmark.load.duckdb.merge import check_itself, refused_rows
 from floodmark.load.files import fetch, file_fields
-from floodmark.load.protocol import COUNTS, KEYS, Freshness, LoadOutcome, LoadRequest, data_files
-from floodmark.load.row_text import DUCKDB, TargetSql
+from floodmark.load.ledger import Count
+from floodmark.load.protocol import COUNTS, KEYS, Freshness, LoadOutcome, LoadRequest, data_files, quote
 from floodmark.model.commit import WIDE_BYTES, by_key
 from floodmark.model.errors import (
     ConfigError,
@@ -209,9 +213,9 @@ def _put(con: Connection, schema: str, one: Ready, rows: int | None) -> None:
             check_strangers(
                 request.target, found or (), wanted, new, target.has, described=request.table.name
             )
-        zstd = put.packed(con, staged) if found is None else ()
+        packed = dict.fromkeys(put.packed(con, staged), " USING COMPRESSION zstd") if found is None else {}
         known = put.known(None if decision.way == "replace" else request.loaded, request.now)
-        fit = changes(schema, request.target, wanted, found, renames, zstd, known)
+        fit = changes(target.sql, request.target, wanted, found, renames, known, packed=packed)
     target.check_alterable(fit)
     if renames:
         side = target.weights
@@ -260,9 +264,9 @@ class DuckDB:
         self.path = path
         self.schema = schema
         self._file = DatabaseFile(path, memory=memory, lock_seconds=lock_seconds, linger=linger, waits=waits)
-        self._ledger = Together(self._ledgers)
-        self._look = Together(self._looked)
-        self._small = Together(self._loaded)
+        self._ledger = SharedCalls(self._ledgers)
+        self._look = SharedCalls(self._looked)
+        self._small = SharedCalls(self._loaded)
 
     def ledger(self, log: str, target: str, part: Part | None = None) -> Ledger:
         """What was loaded from a log, and who fills the target; empty while there is no warehouse."""
@@ -320,11 +324,11 @@ class DuckDB:
             target = put.Target(con, self.schema, table.target) if con else None
             wanted = wanted_columns(fields(table), CAN, table)
             if target is None or not target.is_table():
-                return changes(self.schema, table.target, wanted, None)
+                return changes(quote(self.schema, table.target), table.target, wanted, None)
             found = target.columns() or ()
             check_strangers(table.target, found, wanted, arrived(shaped, table), target.has)
             known, where = put.known(loaded, table), target.sql
-            made = changes(self.schema, table.target, wanted, found, target_renames(table), known=known)
+            made = changes(where, table.target, wanted, found, target_renames(table), known)
             target.check_alterable(made)
             if first_load:
                 check_nullable(table.target, found, may_be_null(table), lambda c: relaxing(where, c.name))
@@ -472,7 +476,7 @@ class DuckDB:
     def _loaded(self, loads: Sequence[Ready]) -> list[FloodmarkError | None]:
         """Load them in one transaction; for each None, or the error after a COMMIT that failed.
 
-        Raises if none of them was loaded: `Together` then tries each of several by itself.
+        Raises if none of them was loaded: `SharedCalls` then tries each of several by itself.
         """
         try:
             self._transaction(loads)

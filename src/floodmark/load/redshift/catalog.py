@@ -10,14 +10,24 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
 
 from floodmark.load.columns import TargetColumn
+from floodmark.load.ledger import LedgerDialect
 from floodmark.load.protocol import quote
 from floodmark.load.redshift.steps import Failed, RedshiftSession, Row
 from floodmark.model.errors import ConfigError, ConflictError
+from floodmark.model.ledger import SUMMED_DIGITS
 from floodmark.model.names import LONGEST
-from floodmark.model.times import wall_clock
+
+_HEXES = """CHAR_LENGTH("digest") = 64 AND TRANSLATE("digest", '0123456789abcdef', '') = ''"""
+_END = f'STRTOL(SUBSTRING("digest", {65 - SUMMED_DIGITS}, {SUMMED_DIGITS}), 16)'
+WORDS = LedgerDialect(
+    moment="""to_char({}, 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"')""",
+    # Malformed digests don't count.
+    total=f"CAST(coalesce(sum(CASE WHEN {_HEXES} THEN CAST({_END} AS DECIMAL(38,0)) END), 0) AS VARCHAR)",
+    backslash="\\\\",  # it begins an escape
+)
+literal = WORDS.literal
 
 
 def folded(name: str, prefix: str = "") -> str:
@@ -38,17 +48,6 @@ def checked_target(target: str) -> str:
             f"the target {target} has a name that Redshift reserves", hint="set another `target`"
         )
     return name
-
-
-def literal(value: int | str | datetime | None) -> str:
-    """A value as an SQL literal, times in UTC; Redshift treats a backslash as an escape character."""
-    if value is None:
-        return "NULL"
-    if isinstance(value, int):
-        return str(value)
-    if isinstance(value, datetime):
-        value = wall_clock(value.astimezone(UTC))
-    return "'" + value.replace("\\", "\\\\").replace("'", "''") + "'"
 
 
 def path(schema: str, name: str) -> str:

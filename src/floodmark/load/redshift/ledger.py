@@ -10,10 +10,20 @@ need not read tables that loads of other targets write to. Those are only append
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from uuid import uuid4
 
+from floodmark.load.ledger import (
+    COLUMNS,
+    FRESHNESS_TYPES,
+    ORDER,
+    OWN,
+    LedgerSql,
+    ledger_in,
+    load_sums,
+    row_cells,
+)
 from floodmark.load.protocol import (
     FRESHNESS,
     FRESHNESS_COLUMNS,
@@ -23,31 +33,29 @@ from floodmark.load.protocol import (
     LoadRequest,
     quote,
 )
-from floodmark.load.redshift.catalog import Relation, create_tables, folded, literal, make, path, relations
+from floodmark.load.redshift.catalog import (
+    WORDS,
+    Relation,
+    create_tables,
+    folded,
+    literal,
+    make,
+    path,
+    relations,
+)
 from floodmark.load.redshift.steps import Check, Do, Failed, Limits, Lock, RedshiftSession, Row, Step
 from floodmark.model.errors import ConflictError
-from floodmark.model.ledger import SUMMED_DIGITS, Ledger, LedgerRow, LoadSum, Part, TargetFiller, summed
+from floodmark.model.ledger import Ledger, LedgerRow, LoadSum, Part, TargetFiller
 from floodmark.model.names import OUR_TABLES
-from floodmark.model.times import parse_moment
 
 LOCKS = f"{OUR_TABLES}lock_"  # + target
-PORTION = 60_000  # bytes of a list in one statement
-_STAMP = 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"'
-_COLUMNS = {
-    LEDGER: '"log_id" VARCHAR(128), "epoch" BIGINT, "n" BIGINT, "digest" VARCHAR(128), "pipeline_id" VARCHAR(128), '
-    '"source_table" VARCHAR(1024), "target" VARCHAR(1024), "run" VARCHAR(128), "rows" BIGINT, "files" BIGINT, '
-    '"loaded_at" TIMESTAMP',
-    TARGETS: '"target" VARCHAR(1024), "pipeline_id" VARCHAR(128), "log_id" VARCHAR(128), "source_table" VARCHAR(1024), '
-    '"epoch" BIGINT',
-}
 # A load reads the rows of one log and epoch; a copy on every node saves network traffic.
 _LAYOUT = {LEDGER: ' DISTSTYLE ALL SORTKEY ("log_id", "epoch", "n")', TARGETS: " DISTSTYLE ALL"}
 _TOKEN = '"token" VARCHAR(64)'
 ROWS = '"rows"'  # a target's, where they are counted
 UNWRITTEN = "0/"  # the version of a target that nobody has written to
 
-# Rows of an answer: a ledger row, sums of some, a row of TARGETS, the version, the target's row count.
-_ROW, _SUMS, _HOLDER, _VERSION, _COUNT = range(5)
+_VERSION, _COUNT = OWN, OWN + 1  # rows of an answer: the version, the target's row count
 
 
 @dataclass(frozen=True)
@@ -64,6 +72,10 @@ class LedgerTables:
     """The ledger in one schema."""
 
     schema: str
+
+    @property
+    def sql(self) -> LedgerSql:
+        return LedgerSql(self.schema.lower(), WORDS)
 
     def lock_table(self, target: str) -> str:
         """The name of the table that a load of this target locks."""
@@ -91,7 +103,7 @@ class LedgerTables:
 
     def create(self, session: RedshiftSession, target: str, found: Collection[str], seconds: float) -> None:
         """Create the tables that were not found, each in a statement by itself."""
-        wanted = {**_COLUMNS, self.lock_table(target): _TOKEN}
+        wanted = {**COLUMNS, self.lock_table(target): _TOKEN}
         laid_out = {name: f"({columns}){_LAYOUT.get(name, '')}" for name, columns in wanted.items()}
         create_tables(session, self.schema, laid_out, found, seconds)
 
@@ -104,11 +116,7 @@ class LedgerTables:
         """The whole ledger, summed up by log and load epoch; empty when there is none. Waits for no load."""
         if not relations(session, self.schema, (LEDGER,)):
             return []
-        rows = session.query(
-            f'SELECT "log_id", "epoch", count(*), sum("rows"), sum("files"), to_char(max("loaded_at"), {literal(_STAMP)}) '
-            f"FROM {path(self.schema, LEDGER)} GROUP BY 1, 2"
-        )
-        return [LoadSum(str(r[0]), int(r[1]), int(r[2]), int(r[3]), int(r[4]), str(r[5])) for r in rows]
+        return load_sums(session.query(self.sql.sums()))
 
     def seen(
         self,
@@ -130,61 +138,22 @@ class LedgerTables:
         parts = []
         lock = self.lock_table(target)
         if LEDGER in found and TARGETS in found:
-            parts += [self._rows_of(log, part)] if rows else []
-            parts.append(self._holders_of(log, target))
+            parts += [self.sql.rows_of(log, part)] if rows else []
+            parts.append(self.sql.holders_of(log, target))
         if lock in found:
-            version = _cells(_VERSION, digest="""coalesce(max("token"), '')""", rows="count(*)")
+            version = row_cells(_VERSION, digest="""coalesce(max("token"), '')""", rows="count(*)")
             parts.append(f"SELECT {version} FROM {path(self.schema, lock)}")
         if name in found:
             first = f"(SELECT 1 FROM {path(self.schema, name)} LIMIT 1) AS first_row"
-            parts.append(f"SELECT {_cells(_COUNT, rows='count(*)')} FROM {first}")
+            parts.append(f"SELECT {row_cells(_COUNT, rows='count(*)')} FROM {first}")
         if not parts:
             return Seen()
-        answer = session.query(f"{' UNION ALL '.join(parts)} {_ORDER}", waits=seconds)
+        answer = session.query(f"{' UNION ALL '.join(parts)} {ORDER}", waits=seconds)
         return _seen(answer, log, target, part)
-
-    def _holders_of(self, log: str, target: str) -> str:
-        """The query for a log's load epochs and for who fills a target."""
-        cells = _cells(
-            _HOLDER,
-            digest='"pipeline_id"',
-            epoch='"epoch"',
-            at='"log_id"',
-            target='"target"',
-            oldest='"source_table"',
-        )
-        mine = f'"target" = {literal(target)} OR "log_id" = {literal(log)}'
-        return f"SELECT {cells} FROM {path(self.schema, TARGETS)} WHERE {mine}"
 
     def rows_query(self, log: str, part: Part) -> str:
         """The query for a part of what was loaded from a log, without the rest."""
-        return f"{self._each_of(log, part)} {_ORDER}"
-
-    def _each_of(self, log: str, part: Part | None) -> str:
-        some = f' AND "epoch" = {part.epoch} AND "n" > {part.after}' if part else ""
-        return (
-            f'SELECT "n", "digest", "epoch", "rows", "files", to_char("loaded_at", {literal(_STAMP)}) AS "at", '
-            f'"target", 1 AS "commits", {_ROW} AS "what", CAST(\'\' AS VARCHAR) AS "oldest" '
-            f'FROM {path(self.schema, LEDGER)} WHERE "log_id" = {literal(log)}{some}'
-        )
-
-    def _rows_of(self, log: str, part: Part | None) -> str:
-        """The query for what was loaded from a log: all of it, or a part of it and sums of the rest."""
-        rows = self._each_of(log, part)
-        if part is None:
-            return rows
-        stamp = literal(_STAMP)
-        epoch = f'CASE WHEN "epoch" = {part.epoch} THEN {part.epoch} ELSE -1 END'
-        live = f'CASE WHEN "n" > {part.superseded} THEN 1 ELSE 0 END'
-        kept = " AND ".join(['"files" > 0', *(f'"n" NOT BETWEEN {a} AND {b}' for a, b in part.cleaned)])
-        return (
-            f'{rows} UNION ALL SELECT max("n"), {_total() if part.proven else "CAST(NULL AS VARCHAR)"}, {epoch}, '
-            f'CAST(sum("rows") AS BIGINT), CAST(sum("files") AS BIGINT), to_char(max("loaded_at"), {stamp}), '
-            f'"target", CAST(count(*) AS INTEGER), {_SUMS}, '
-            f'to_char(min(CASE WHEN {kept} THEN "loaded_at" END), {stamp}) '
-            f'FROM {path(self.schema, LEDGER)} WHERE "log_id" = {literal(log)} '
-            f'AND ("epoch" <> {part.epoch} OR "n" <= {part.after}) GROUP BY {epoch}, {live}, "target"'
-        )
+        return f"{self.sql.each_of(log, part)} {ORDER}"
 
     # inside a transaction
 
@@ -219,45 +188,12 @@ class LedgerTables:
 
     def record(self, request: LoadRequest, loaded: Sequence[LedgerRow]) -> tuple[Step, ...]:
         """Write the ledger rows of a load, and delete those that it takes back."""
-        ledger = path(self.schema, LEDGER)
-        mine = f'"log_id" = {literal(request.log)} AND "epoch" = {request.epoch}'
-        steps: list[Step] = [
-            Do(f"DELETE FROM {ledger} WHERE {mine} AND {gone}") for gone in _listed(sorted(request.retake))
-        ]
-        who = (request.pipeline, request.table.name, request.target, request.run)
-        values = []
-        for row in loaded:
-            at = parse_moment(row.loaded_at)
-            cells = (request.log, row.epoch, row.n, row.digest, *who, row.rows, row.files, at)
-            values.append("(" + ", ".join(literal(cell) for cell in cells) + ")")
-        for some in _portions(values):
-            steps.append(Do(f"INSERT INTO {ledger} VALUES {', '.join(some)}", rows=len(some)))
-        return tuple(steps)
+        return tuple(self.sql.record([(request, loaded)]))
 
     def set_holder(self, target: str, holder: TargetFiller, before: TargetFiller | None) -> tuple[Step, ...]:
         """Record whose rows the target holds, and in which epoch; `before`: who is replaced."""
-        table = path(self.schema, TARGETS)
-        cells = (target, holder.pipeline, holder.log, holder.table, holder.epoch)
-        insert = Do(f"INSERT INTO {table} VALUES ({', '.join(literal(cell) for cell in cells)})", rows=1)
-        if before is None:
-            return (insert,)
-        return (Do(f'DELETE FROM {table} WHERE "target" = {literal(target)}'), insert)
-
-
-_ORDER = 'ORDER BY "epoch", "n", "digest"'
-
-
-_NONE = "CAST('' AS VARCHAR)"
-_EMPTY = {
-    "n": "0", "digest": _NONE, "epoch": "0", "rows": "0", "files": "0", "at": _NONE, "target": _NONE,
-    "commits": "1", "what": "", "oldest": _NONE,
-}  # fmt: skip
-
-
-def _cells(what: int, **given: str) -> str:
-    """Values that are not a ledger row, in the columns of one, so that a single query answers everything."""
-    cells = {**_EMPTY, "what": str(what), **given}
-    return ", ".join(f'{value} AS "{name}"' for name, value in cells.items())
+        gone = () if before is None else (self.sql.delete_holder(target),)
+        return (*gone, self.sql.insert_holder(target, holder))
 
 
 def _seen(rows: Sequence[Row], log: str, target: str, part: Part | None) -> Seen:
@@ -265,12 +201,7 @@ def _seen(rows: Sequence[Row], log: str, target: str, part: Part | None) -> Seen
     by_kind: dict[int, list[Row]] = {}
     for row in rows:
         by_kind.setdefault(int(row[8]), []).append(row)
-    holders = [
-        (name, pipeline, of_log, table, int(epoch))
-        for _, pipeline, epoch, _, _, of_log, name, _, _, table in by_kind.get(_HOLDER, ())
-    ]
-    loaded = ledger_rows([row for row in rows if int(row[8]) in (_ROW, _SUMS)])
-    ledger = replace(Ledger.about(holders, log, target), rows=loaded, part=part)
+    ledger = ledger_in(rows, log, target, part)
     ledger = replace(ledger, counted=_counted(ledger, target, by_kind.get(_VERSION, ())))
     versions = [f"{row[3]}/{row[1]}" for row in by_kind.get(_VERSION, ())]
     counts = [int(row[3]) for row in by_kind.get(_COUNT, ())]
@@ -283,37 +214,6 @@ def _counted(ledger: Ledger, target: str, versions: Sequence[Row]) -> int | None
     if found is None or int(found[2]) != ledger.last(target, ledger.epoch)[0]:
         return None
     return int(found[1])
-
-
-def ledger_rows(rows: Sequence[Row]) -> tuple[LedgerRow, ...]:
-    """Rows of an answer as ledger rows, or as sums of some."""
-    return tuple(
-        summed(n, digest, epoch, count, files, at, target, commits, oldest) if int(what) == _SUMS else
-        LedgerRow(int(n), str(digest), int(epoch), int(count), int(files), str(at), str(target))
-        for n, digest, epoch, count, files, at, target, commits, what, oldest in rows
-    )  # fmt: skip
-
-
-def _total() -> str:
-    """The sum of the digests' last digits, as text; malformed digests don't count."""
-    end = f'STRTOL(SUBSTRING("digest", {65 - SUMMED_DIGITS}, {SUMMED_DIGITS}), 16)'
-    hexes = """CHAR_LENGTH("digest") = 64 AND TRANSLATE("digest", '0123456789abcdef', '') = ''"""
-    return f"CAST(coalesce(sum(CASE WHEN {hexes} THEN CAST({end} AS DECIMAL(38,0)) END), 0) AS VARCHAR)"
-
-
-def _listed(commits: Iterable[tuple[int, str]]) -> tuple[str, ...]:
-    """Conditions for the ledger rows of the commits, in portions; IN lists, because ORs would nest."""
-    names = [literal(f"{n}/{digest}") for n, digest in commits]
-    return tuple(
-        f"""CAST("n" AS VARCHAR) || '/' || "digest" IN ({", ".join(some)})""" for some in _portions(names)
-    )
-
-
-def _portions(parts: Sequence[str]) -> Iterator[list[str]]:
-    """Parts of a statement in portions that the Data API accepts."""
-    size = max(1, PORTION // (max((len(part.encode()) for part in parts), default=0) + 2))
-    for first in range(0, len(parts), size):
-        yield list(parts[first : first + size])
 
 
 def check_still(
@@ -332,10 +232,6 @@ def meanwhile(found: object = None) -> ConflictError:
     return ConflictError("another load has changed the warehouse in the meantime", hint="run again")
 
 
-_FRESHNESS_TYPES = (
-    '"target" VARCHAR(1024), "source_table" VARCHAR(1024), "as_of" TIMESTAMP, "checked_at" TIMESTAMP, '
-    '"watermark" VARCHAR(128), "commit_n" BIGINT, "run" VARCHAR(128)'
-)
 _AT_ONCE = 200  # rows in one statement: the Data API takes statements of 100 kB at most
 
 
@@ -343,7 +239,7 @@ def write_freshness(session: RedshiftSession, schema: str, rows: Sequence[Freshn
     """Replaces the rows that are not newer."""
     table = path(schema, FRESHNESS)
     if FRESHNESS not in relations(session, schema, (FRESHNESS,)):
-        create_tables(session, schema, {FRESHNESS: f"({_FRESHNESS_TYPES}) DISTSTYLE ALL"}, (), limits.lock)
+        create_tables(session, schema, {FRESHNESS: f"({FRESHNESS_TYPES}) DISTSTYLE ALL"}, (), limits.lock)
     elif not (rows := _not_older(session, table, rows)):
         return
     session.transaction(Lock(table, limits.lock), list(_steps(table, rows)))

@@ -19,9 +19,10 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from floodmark.host.retry import Retries
+from floodmark.load.ledger import ledger_rows
 from floodmark.load.protocol import LEDGER, TARGETS, Numbered
 from floodmark.load.redshift.catalog import literal
-from floodmark.load.redshift.ledger import LedgerTables, ledger_rows
+from floodmark.load.redshift.ledger import LedgerTables
 from floodmark.load.redshift.steps import Busy, Failed, Lock, RedshiftSession, Row, Transport
 from floodmark.model.errors import FloodmarkError, TransientError, UnknownOutcome
 from floodmark.model.ledger import Part

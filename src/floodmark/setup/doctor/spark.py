@@ -21,14 +21,14 @@ from pathlib import Path
 from typing import Any
 
 from floodmark.config.load import Config
-from floodmark.host.children import child_environment
+from floodmark.host.process import child_environment
 from floodmark.model.errors import FloodmarkError
 from floodmark.model.text import counted, size
 from floodmark.setup.doctor import packages
 from floodmark.setup.doctor.check import Check, Section, reach
 from floodmark.spark.context import Spark
+from floodmark.spark.failures import places
 from floodmark.spark.jvm import JAVA_HINT, find_java, is_local, settings
-from floodmark.spark.master import places
 from floodmark.spark.pyspark_internals import check_installed, version_text
 
 SECTION = Section("spark")

@@ -20,7 +20,7 @@ from urllib.parse import quote
 import pymysql
 from pymysql.constants import CLIENT
 
-from floodmark.host.children import child_environment
+from floodmark.host.process import child_environment
 from floodmark.model.errors import ConfigError, TransientError
 from floodmark.setup.services import reaper
 from floodmark.setup.services.process import HOST, ServerProcess, binary, free_ports

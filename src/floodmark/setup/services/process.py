@@ -21,7 +21,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Self
 
-from floodmark.host.children import child_environment
+from floodmark.host.process import child_environment
 from floodmark.host.retry import Retries
 from floodmark.model.errors import ConfigError, TransientError
 from floodmark.setup.services import reaper

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-import os
 import sys
 import threading
 from collections.abc import Callable, Iterable
@@ -25,7 +23,7 @@ def install() -> None:
 
 def _spark(spark: Any) -> None:
     task = spark.task
-    spark.task = lambda pieces, files: _armed(task(pieces, files), dict(PLAN.raw), pieces[0].title)
+    spark.task = lambda pieces, local: _armed(task(pieces, local), dict(PLAN.raw), pieces[0].title)
     if PLAN.spark is not None:
         spark.Spark.start, spark.Spark.stop = _attach, _detach
 
@@ -68,8 +66,6 @@ def _attach(self: Any) -> None:
     own.pythonExec = sys.executable
     self.parallelism = own.defaultParallelism
     self._gateway, self._context, self._base = gateway, own, own.parallelize(range(1), 1)
-    # Job groups are cancelled by name, and other processes share this JVM.
-    self._numbers = itertools.count(os.getpid() * 1000)
 
 
 def _detach(self: Any) -> None:
