@@ -33,11 +33,10 @@ from floodmark.plan.origin import check_origin
 from floodmark.plan.wait import Source, settle
 from floodmark.services import Services
 from floodmark.source import ranges as edges
-from floodmark.source.cascades import of as cascades
 from floodmark.source.describe import cascades, touched
 from floodmark.source.identity import source_id
 from floodmark.source.ranges import absent_keys, key_weights
-from floodmark.verify.compare import Differences, compare, described
+from floodmark.verify.compare import compare, described
 from floodmark.verify.lookup import Differences
 
 # Most keys that one task reads; a small number is spread over several tasks.

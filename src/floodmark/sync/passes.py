@@ -36,8 +36,7 @@ from floodmark.model.commit import (
     wide,
 )
 from floodmark.model.errors import FloodmarkError, TransientError
-from floodmark.model.note_words import sentence
-from floodmark.model.notes import Note
+from floodmark.model.notes import Note, sentence
 from floodmark.model.origin import UNKNOWN_SOURCE
 from floodmark.model.run import EXTRACT, Counts, Wait
 from floodmark.model.statements import STATEMENTS, log_statement

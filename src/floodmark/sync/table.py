@@ -23,7 +23,7 @@ from floodmark.model import events
 from floodmark.model.column_changes import column_changes
 from floodmark.model.commit import Batch, Clean, LoadAs, Restore
 from floodmark.model.errors import ConflictError, FloodmarkError, Interrupted, bug
-from floodmark.model.note_words import sentence
+from floodmark.model.notes import sentence
 from floodmark.model.policies import changed_values
 from floodmark.model.position import Key
 from floodmark.model.results import Watermark
