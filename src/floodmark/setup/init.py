@@ -38,7 +38,7 @@ SECONDS = 20.0  # after this, the remaining tables are listed without a closer l
 
 
 @dataclass(frozen=True)
-class Given:
+class InitialSource:
     """A source as the user gave it: what to connect to, and what to write to the file."""
 
     spec: SourceSpec
@@ -115,7 +115,7 @@ def initial(path: Path, url: str | None, force: bool, offline: bool = False) -> 
     return Initial(path, where, tables, None if known else given.variable, offline)
 
 
-def _read(given: Given) -> tuple[ListedTable, ...]:
+def _read(given: InitialSource) -> tuple[ListedTable, ...]:
     """The source's tables; ConfigError if it can't be reached or doesn't let us in."""
     try:
         with Session(given.spec, connect_timeout=CONNECT_SECONDS, read_timeout=60, purpose="init") as session:
@@ -134,9 +134,9 @@ def _read(given: Given) -> tuple[ListedTable, ...]:
 # ---------------------------------------------------------------- the URL
 
 
-def understood(url: str) -> Given:
+def understood(url: str) -> InitialSource:
     """The URL split into what connects and what may be written: a password becomes a variable."""
-    given = Given(source_from(url), url, None)
+    given = InitialSource(source_from(url), url, None)
     password = of_url(url)
     if re.fullmatch(r"\$\{[^}]*\}", url) or "${" in password.replace("$${", ""):
         used = re.findall(r"(?<!\$)\$\{(\w+)\}", url)
@@ -148,7 +148,7 @@ def understood(url: str) -> Given:
     return _with_variable(given)
 
 
-def _with_variable(given: Given) -> Given:
+def _with_variable(given: InitialSource) -> InitialSource:
     """The same with a password from the variable."""
     scheme, _, rest = given.written.partition("://")
     login, at, place = rest.rpartition("@")

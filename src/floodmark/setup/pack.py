@@ -106,7 +106,7 @@ class Platform:
 
 
 @dataclass(frozen=True)
-class Packed:
+class PackedArchive:
     """The archive that was made."""
 
     archive: Path
@@ -138,7 +138,7 @@ class Packed:
         ]
 
 
-def pack(output: Path, code_only: bool = False, target: Platform | None = None) -> Packed:
+def pack(output: Path, code_only: bool = False, target: Platform | None = None) -> PackedArchive:
     """Writes the archive, and floodmark_job.py beside it unless there is one; raises ConfigError."""
     zipped = check_name(output, code_only)
     job = output.absolute().parent / JOB
@@ -164,7 +164,7 @@ def pack(output: Path, code_only: bool = False, target: Platform | None = None) 
         with _written(job) as part:
             part.write_text(JOB_TEXT, encoding="utf-8")
     compiled = not code_only and len(pure) < len(ours)
-    return Packed(output, output.stat().st_size, made_for, packages, compiled, job)
+    return PackedArchive(output, output.stat().st_size, made_for, packages, compiled, job)
 
 
 def check_name(output: Path, code_only: bool) -> bool:

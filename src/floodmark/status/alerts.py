@@ -88,7 +88,7 @@ class Standing:
 
 
 @dataclass(frozen=True)
-class Said:
+class Notice:
     """What a receiver was last notified of about a table."""
 
     word: AlertWord
@@ -96,11 +96,11 @@ class Said:
 
 
 @dataclass(frozen=True)
-class TableSaid:
+class NoticeRecord:
     """What was sent about a table, by receiver."""
 
     since: str  # when the reported state began
-    said: dict[str, Said] = field(default_factory=dict)
+    said: dict[str, Notice] = field(default_factory=dict)
     schema: dict[str, str] = field(default_factory=dict)  # the last reported change of columns, by its time
 
 
@@ -144,8 +144,8 @@ def standing(facts: TableFacts, limit: float, on: Collection[str], now: datetime
     )
 
 
-def to_say(
-    before: TableSaid | None,
+def events_due(
+    before: NoticeRecord | None,
     now_stands: Standing,
     receivers: Iterable[str],
     on: Collection[str],
@@ -175,13 +175,13 @@ def to_say(
     return found
 
 
-def after_saying(
-    before: TableSaid | None,
+def record_after(
+    before: NoticeRecord | None,
     now_stands: Standing,
     heard: Mapping[str, tuple[AlertEvent, ...]],
     on: Collection[str],
     now: datetime,
-) -> TableSaid | None:
+) -> NoticeRecord | None:
     """The record of a table after these receivers got these events; None: there is nothing left to record."""
     said = dict(before.said) if before else {}
     schema = dict(before.schema) if before else {}
@@ -192,13 +192,13 @@ def after_saying(
             elif event.kind == "recovered":
                 said.pop(receiver, None)
             else:
-                said[receiver] = Said(event.kind, stamp(now))
+                said[receiver] = Notice(event.kind, stamp(now))
     if now_stands.word == "ok" and "recovered" not in on:
         said = {}  # no receiver wants to be notified of recoveries
-    return TableSaid(_since(before, now_stands, now), said, schema) if said or schema else None
+    return NoticeRecord(_since(before, now_stands, now), said, schema) if said or schema else None
 
 
-def _since(before: TableSaid | None, now_stands: Standing, now: datetime) -> str:
+def _since(before: NoticeRecord | None, now_stands: Standing, now: datetime) -> str:
     """When the present state began, as far as it was seen."""
     words = {s.word for s in before.said.values()} if before else set()
     return before.since if before and now_stands.word in words else stamp(now)
@@ -392,7 +392,7 @@ class Trouble:
 class AlertState:
     """What was sent to whom, and who could not be reached."""
 
-    tables: dict[str, TableSaid] = field(default_factory=dict)
+    tables: dict[str, NoticeRecord] = field(default_factory=dict)
     receivers: dict[str, Trouble] = field(default_factory=dict)
 
 
@@ -442,14 +442,11 @@ class Alerts:
 
     def after(self, report: SyncReport | None, error: FloodmarkError | None = None) -> None:
         """Notifies, in the background, of what a run has changed; does nothing while the last notification is still being sent."""
-        if self._config.alerts is None or (self._thread is not None and self._thread.is_alive()):
-            return
-        self._begin(partial(self._after, report, error))
+        if self._thread is None or not self._thread.is_alive():
+            self._begin(partial(self._after, report, error))
 
     def after_verify(self, names: Sequence[str]) -> None:
         """The same for a verify of these tables, which is not a run: no heartbeat."""
-        if self._config.alerts is None:
-            return
         self._begin(lambda: self._tell([self._read(name) for name in names], None))
 
     def _begin(self, tell: Callable[[], object]) -> None:
@@ -562,7 +559,9 @@ class Alerts:
         standings = standings if ours else []
         willing = [r for r in self._receivers if not left_alone(state.receivers.get(r.name), now)]
         names = [r.name for r in willing]
-        wanted = {one.table: to_say(state.tables.get(one.table), one, names, on, now) for one in standings}
+        wanted = {
+            one.table: events_due(state.tables.get(one.table), one, names, on, now) for one in standings
+        }
         sends: dict[str, Callable[[], str | None]] = {}
         for receiver in willing:
             if events := [e for said in wanted.values() for e in said.get(receiver.name, ())]:
@@ -579,7 +578,7 @@ class Alerts:
             tables = dict(before.tables)
             for one in standings:
                 events = {name: said for name, said in wanted[one.table].items() if name in heard}
-                record = after_saying(tables.pop(one.table, None), one, events, on, now)
+                record = record_after(tables.pop(one.table, None), one, events, on, now)
                 if record is not None:
                     tables[one.table] = record
             troubled = {n: t for n, t in before.receivers.items() if n not in heard}

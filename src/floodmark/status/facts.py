@@ -59,7 +59,7 @@ Limit = Callable[[str], float]  # how far each table may be behind its source
 
 
 @dataclass
-class Kept(Generic[T]):
+class StoredValues(Generic[T]):
     """The objects below one prefix, each read again only when it has changed."""
 
     prefix: str
@@ -104,7 +104,7 @@ class Kept(Generic[T]):
 
 
 @dataclass
-class KeptRuns(Kept[RunOutcome]):
+class StoredRuns(StoredValues[RunOutcome]):
     """The newest runs' reports, which never change once they are there."""
 
     def look_back(self, store: Store, pool: ThreadPoolExecutor, now: datetime) -> None:
@@ -127,16 +127,16 @@ class StoreFacts:
         self.store = store
         self.limit = limit
         self._lock = threading.RLock()
-        self._marks = Kept(WATERMARKS, self._published)
+        self._marks = StoredValues(WATERMARKS, self._published)
         self._interrupted: dict[str, tuple[LeaseNote, Mark | None]] = {}  # of dead runs
         self._scrub = scrub
-        self._statuses = Kept(TABLES, self._status)
-        self._leases = Kept(LEASES, lambda name, data: parse(LeaseNote, data, name))
-        self._live = Kept(LIVE, lambda name, data: parse(Live, data, name))
+        self._statuses = StoredValues(TABLES, self._status)
+        self._leases = StoredValues(LEASES, lambda name, data: parse(LeaseNote, data, name))
+        self._live = StoredValues(LIVE, lambda name, data: parse(Live, data, name))
         self._current = [self._marks.look, self._statuses.look, self._leases.look, self._live.look]
-        self._recoveries = Kept(RECORDS, lambda name, data: parse(Recovery, data))
-        self._runs = KeptRuns(RUNS, lambda name, data: parse_run(data, scrub))
-        self._months: dict[str, Kept[Month]] = {}
+        self._recoveries = StoredValues(RECORDS, lambda name, data: parse(Recovery, data))
+        self._runs = StoredRuns(RUNS, lambda name, data: parse_run(data, scrub))
+        self._months: dict[str, StoredValues[Month]] = {}
         self._copies: tuple[float, int] | None = None
 
     def _published(self, name: str, data: bytes | None) -> Mark | None:
@@ -204,7 +204,7 @@ class StoreFacts:
         with self._lock:
             self._months = {
                 name: self._months.get(name)
-                or Kept(f"{DAYS}{name}/", lambda name, data: parse(Month, data, name))
+                or StoredValues(f"{DAYS}{name}/", lambda name, data: parse(Month, data, name))
                 for name in sorted(months)
             }
             self._look(

@@ -11,7 +11,7 @@ import threading
 import time
 from dataclasses import replace
 
-from floodmark.log.document import log
+from floodmark.log.document import log as logger
 from floodmark.log.lease import this_process
 from floodmark.log.status import Live, LiveStage, live_path
 from floodmark.model import events
@@ -126,21 +126,15 @@ class LiveDocuments:
                 self._store.put(live_path(name), dump(replace(live, updated_at=stamp())))
                 self._written.add(name)
             except FloodmarkError as error:
-                self._complain(name, error)
+                if not self._warned:
+                    said = "%s: the run's progress could not be written: %s"
+                    logger.warning(said, name, error.message, extra={"run": self._run, "table": name})
+                self._warned = True
 
     def _remove(self, names: set[str]) -> None:
-        if not names:
-            return
         self._written -= names
         try:
-            self._store.delete([live_path(name) for name in sorted(names)])
+            if names:
+                self._store.delete([live_path(name) for name in sorted(names)])
         except FloodmarkError as error:
-            log.info("the progress object of an ended run could not be removed: %s", error.message)
-
-    def _complain(self, name: str, error: FloodmarkError) -> None:
-        if not self._warned:
-            self._warned = True
-            log.warning(
-                "%s: the run's progress could not be written: %s", name, error.message,
-                extra={"run": self._run, "table": name},
-            )  # fmt: skip
+            logger.info("the progress object of an ended run could not be removed: %s", error.message)

@@ -11,14 +11,14 @@ from floodmark.model.lineage import ColumnChange
 from floodmark.model.run import Lag
 from floodmark.model.times import stamp
 from floodmark.status.alerts import (
+    NoticeRecord,
     Standing,
-    TableSaid,
     Trouble,
-    after_saying,
+    events_due,
     good,
     left_alone,
+    record_after,
     standing,
-    to_say,
 )
 from floodmark.status.health import TableFacts, behind_seconds
 
@@ -94,7 +94,7 @@ def test_only_configured_kinds_are_reported() -> None:
 
 
 def test_there_is_one_message_per_change_then_one_a_day_then_a_recovery() -> None:
-    said: TableSaid | None = None
+    said: NoticeRecord | None = None
     heard: list[tuple[str, bool]] = []
     moment = NOW
     bad, behind, well = Standing("s.t", "failed"), Standing("s.t", "behind"), Standing("s.t")
@@ -102,29 +102,29 @@ def test_there_is_one_message_per_change_then_one_a_day_then_a_recovery() -> Non
         (0, bad), (1, bad), (22, bad), (2, bad), (1, behind), (1, behind), (1, well), (1, well)
     ]:  # fmt: skip
         moment += timedelta(hours=hours)
-        events = to_say(said, now_stands, ["hook"], ALERTS, moment)
+        events = events_due(said, now_stands, ["hook"], ALERTS, moment)
         heard += [(e.kind, e.again) for e in events.get("hook", ())]
-        said = after_saying(said, now_stands, events, ALERTS, moment)
+        said = record_after(said, now_stands, events, ALERTS, moment)
     assert heard == [("failed", False), ("failed", True), ("behind", False), ("recovered", False)]
     assert said is None
 
 
 def test_an_unreachable_receiver_gets_it_later_and_the_others_not_again() -> None:
     bad = Standing("s.t", "failed")
-    first = to_say(None, bad, ["hook", "mail"], ALERTS, NOW)
-    said = after_saying(None, bad, {"hook": first["hook"]}, ALERTS, NOW)
-    assert set(to_say(said, bad, ["hook", "mail"], ALERTS, NOW)) == {"mail"}
+    first = events_due(None, bad, ["hook", "mail"], ALERTS, NOW)
+    said = record_after(None, bad, {"hook": first["hook"]}, ALERTS, NOW)
+    assert set(events_due(said, bad, ["hook", "mail"], ALERTS, NOW)) == {"mail"}
 
 
 def test_a_column_change_is_reported_once_and_not_when_it_is_old() -> None:
     change = (ColumnChange("added", "note", after="text"),)
     now_stands = stands(check(schema_at=ago(60), schema_changes=change))
-    events = to_say(None, now_stands, ["hook"], ALERTS, NOW)
+    events = events_due(None, now_stands, ["hook"], ALERTS, NOW)
     assert [(e.kind, e.stands.detail) for e in events["hook"]] == [("schema", "note was added (text)")]
-    said = after_saying(None, now_stands, events, ALERTS, NOW)
-    assert said is not None and to_say(said, now_stands, ["hook"], ALERTS, NOW) == {}
+    said = record_after(None, now_stands, events, ALERTS, NOW)
+    assert said is not None and events_due(said, now_stands, ["hook"], ALERTS, NOW) == {}
     past = stands(check(schema_at=ago(90_000), schema_changes=change))
-    assert to_say(None, past, ["hook"], ALERTS, NOW) == {}
+    assert events_due(None, past, ["hook"], ALERTS, NOW) == {}
 
 
 def test_the_heartbeat_is_silent_while_a_failure_may_pass_by_itself() -> None:

@@ -82,19 +82,26 @@ class Section:
         return self.check(name, f"{shown}, {size(free)} free", wrong, hint)
 
     def in_order(self, steps: Iterable[Check], names: Sequence[str]) -> Generator[Check, None, str | None]:
-        """The checks up to the first failure, whose name it returns; of `names`, those not made are skipped."""
-        made: list[str] = []
-        for check in steps:
-            yield check
-            made.append(check.name)
-            if check.status == "failure":
-                yield from self.skipped([name for name in names if name not in made], f"see {check.name}")
-                return check.name
-        return None
+        """The checks up to the first failure, whose name it returns; of `names`, those not made are skipped.
 
-    def log_in_failed(self, error: FloodmarkError) -> Check:
-        """A connection that could not be opened."""
-        return self.failed("TLS" if isinstance(error, TlsError) else "log-in", error)
+        An error that the steps raise is a failure of the first of these names, or of TLS.
+        """
+        made: list[str] = []
+        try:
+            for check in steps:
+                yield check
+                made.append(check.name)
+                if check.status == "failure":
+                    break
+            else:
+                return None
+        except FloodmarkError as error:
+            check = self.failed("TLS" if isinstance(error, TlsError) else names[0], error)
+            yield check
+        yield from self.skipped(
+            [name for name in names if name not in (*made, check.name)], f"see {check.name}"
+        )
+        return check.name
 
     def skipped(self, names: str | Sequence[str], because: str) -> list[Check]:
         """Checks that could not be made because of an earlier one."""
@@ -102,7 +109,7 @@ class Section:
         return [Check(self.name, name, "skipped", because, None, self.table) for name in listed]
 
 
-# ---------------------------------------------------------------- names, ports, buckets
+# ---------------------------------------------------------------- names and ports
 
 
 def addresses(host: str) -> tuple[str, ...]:

@@ -101,15 +101,10 @@ def _way(spec: SourceSpec, opened: list[Session]) -> Iterator[Check]:
         yield from bastion(SECTION, spec.ssh, spec.host, spec.port)
     else:
         yield from reach(SECTION, spec.host, spec.port)
-    try:
-        opened.append(
-            Session(spec, read_timeout=ANSWER_SECONDS, connect_timeout=CONNECT_SECONDS, purpose="doctor")
-        )
-    except FloodmarkError as error:
-        yield SECTION.log_in_failed(error)
-    else:
-        database = f", database {spec.database}" if spec.database else ""
-        yield SECTION.ok("log-in", f"as {spec.user}{database}")
+    session = Session(spec, read_timeout=ANSWER_SECONDS, connect_timeout=CONNECT_SECONDS, purpose="doctor")
+    opened.append(session)
+    database = f", database {spec.database}" if spec.database else ""
+    yield SECTION.ok("log-in", f"as {spec.user}{database}")
 
 
 # ---------------------------------------------------------------- what the server says

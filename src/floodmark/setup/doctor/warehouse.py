@@ -71,12 +71,8 @@ def _duckdb(spec: WarehouseSpec, file_lock: threading.Lock) -> Iterator[Check]:
         return
     from floodmark.load.duckdb import ledger as duckdb_ledger
 
-    try:
-        with file_lock:
-            version, commits = duckdb_ledger.look(path, schema, LOCK_SECONDS)
-    except FloodmarkError as error:
-        yield SECTION.failed("file", error)
-        return
+    with file_lock:
+        version, commits = duckdb_ledger.look(path, schema, LOCK_SECONDS)
     yield SECTION.ok("file", f"{path.name}, {size(path.stat().st_size)}, writable; DuckDB {version}")
     if path.stat().st_mode & stat.S_IROTH:
         yield SECTION.warning("rights", f"{path}: other users can read its rows", f"chmod 600 {path}")
@@ -112,10 +108,7 @@ def _way(config: Config, facts: list[DatabaseFacts]) -> Iterator[Check]:
         yield from bastion(SECTION, spec.ssh, spec.host, spec.port)
     else:
         yield from reach(SECTION, spec.host, spec.port)
-    try:
-        facts.append(look(transport(spec, ANSWER_SECONDS), spec.schema, _targets(config), spec.iam_role))
-    except FloodmarkError as error:
-        yield SECTION.log_in_failed(error)
+    facts.append(look(transport(spec, ANSWER_SECONDS), spec.schema, _targets(config), spec.iam_role))
 
 
 def _encryption(spec: WarehouseSpec) -> Check:

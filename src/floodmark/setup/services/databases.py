@@ -28,6 +28,12 @@ from floodmark.setup.services.process import HOST, ServerProcess, binary, free_p
 _SETUP = "run `make setup`, or install Debian's packages mariadb-server-core and mariadb-client"
 _SEQUENCE = re.compile(r"\bseq_(\d+)_to_(\d+)(?:_step_(\d+))?\b")
 _LIBRARIES = ("usr/lib/x86_64-linux-gnu", "lib/x86_64-linux-gnu", "usr/lib/mysql/private")
+# Throw-away data: it has to survive a kill of the server, not a power loss.
+_OPTIONS = """
+    --skip-name-resolve --skip-log-bin --max-connections=200 --max-allowed-packet=64M --character-set-server=utf8mb4
+    --innodb-flush-log-at-trx-commit=2 --innodb-flush-method=nosync --innodb-doublewrite=OFF
+    --innodb-buffer-pool-dump-at-shutdown=OFF --innodb-buffer-pool-load-at-startup=OFF
+"""
 Row = tuple[Any, ...]
 
 
@@ -127,18 +133,8 @@ class DatabaseServer(ServerProcess):
             f"--pid-file={self.folder / 'server.pid'}",
             f"--bind-address={HOST}",
             f"--port={self.port}",
-            "--skip-name-resolve",
-            "--skip-log-bin",
-            "--max-connections=200",
-            "--max-allowed-packet=64M",
-            "--character-set-server=utf8mb4",
             f"--innodb-buffer-pool-size={self.buffer_pool}",
-            "--innodb-flush-log-at-trx-commit=2",
-            # Throw-away data: it has to survive a kill of the server, not a power loss.
-            "--innodb-flush-method=nosync",
-            "--innodb-doublewrite=OFF",
-            "--innodb-buffer-pool-dump-at-shutdown=OFF",
-            "--innodb-buffer-pool-load-at-startup=OFF",
+            *_OPTIONS.split(),
             *([f"--default-time-zone={zone}"] if zone else []),
             *self.args,
         ]
@@ -287,16 +283,8 @@ class MySQL(DatabaseServer):
                 make_template(template)
             shutil.copytree(template, self.folder / "data")
             return
-        initialize(
-            [
-                *self._mysqld(),
-                *as_root(),
-                f"--datadir={self.folder / 'data'}",
-                "--initialize-insecure",
-                "--innodb-redo-log-capacity=16M",
-                "--innodb-flush-method=nosync",
-            ]
-        )
+        fresh = ["--initialize-insecure", "--innodb-redo-log-capacity=16M", "--innodb-flush-method=nosync"]
+        initialize([*self._mysqld(), *as_root(), f"--datadir={self.folder / 'data'}", *fresh])
 
     def _command(self) -> list[str]:
         return [*self._mysqld(), "--secure-file-priv=NULL", "--mysqlx=OFF", "--innodb-redo-log-capacity=64M"]

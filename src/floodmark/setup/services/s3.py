@@ -18,6 +18,19 @@ from floodmark.model.errors import TransientError
 from floodmark.setup.services import reaper
 from floodmark.setup.services.process import HOST, ServerProcess, binary, free_ports
 
+_OPTIONS = (
+    "-filer",
+    "-s3",
+    "-master.telemetry=false",
+    "-master.peers=none",  # no election to wait for
+    "-master.volumeSizeLimitMB=1024",
+    "-volume.max=200",
+    "-volume.preStopSeconds=0",
+    # On by default, on fixed ports that a second instance could not bind.
+    "-s3.port.iceberg=0",
+    "-s3.port.lance=0",
+    "-s3.autoCreateBucket=false",  # a missing bucket is an error, as on AWS
+)
 # How long a listing may take; on an overloaded machine more than ten seconds were seen.
 ANSWER_SECONDS = 60.0
 
@@ -59,38 +72,15 @@ class SeaweedFS(ServerProcess):
 
     def start(self) -> None:
         """Start the server and wait until S3 answers for the bucket."""
-        s3, s3_grpc, filer, filer_grpc, master, master_grpc, volume, volume_grpc = self._ports
         self._write_config()
-        command = [
-            self._weed,
-            "-logtostderr=true",
-            "server",
-            f"-ip={HOST}",
-            f"-ip.bind={HOST}",
-            f"-dir={self.folder / 'data'}",
-            f"-master.port={master}",
-            f"-master.port.grpc={master_grpc}",
-            "-master.telemetry=false",
-            "-master.peers=none",  # no election to wait for
-            "-master.volumeSizeLimitMB=1024",
-            f"-volume.port={volume}",
-            f"-volume.port.grpc={volume_grpc}",
-            "-volume.max=200",
-            "-volume.preStopSeconds=0",
-            "-filer",
-            f"-filer.port={filer}",
-            f"-filer.port.grpc={filer_grpc}",
-            "-s3",
-            f"-s3.port={s3}",
-            f"-s3.port.grpc={s3_grpc}",
-            # On by default, on fixed ports that a second instance could not bind.
-            "-s3.port.iceberg=0",
-            "-s3.port.lance=0",
-            f"-s3.config={self.folder / 's3.json'}",
-            # A missing bucket is an error, as on AWS.
-            "-s3.autoCreateBucket=false",
-            *self.args,
+        ports = [
+            f"-{name}.port{kind}={self._ports[2 * n + more]}"
+            for n, name in enumerate(("s3", "filer", "master", "volume"))
+            for more, kind in enumerate(("", ".grpc"))
         ]
+        places = [f"-ip={HOST}", f"-ip.bind={HOST}", f"-dir={self.folder / 'data'}"]
+        config = f"-s3.config={self.folder / 's3.json'}"
+        command = [self._weed, "-logtostderr=true", "server", *places, *ports, config, *_OPTIONS, *self.args]
         self.launch(command, self._answers, 60)
 
     def _write_config(self) -> None:
