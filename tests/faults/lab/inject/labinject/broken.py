@@ -51,10 +51,10 @@ def _session_zone() -> None:
     from floodmark.source import time_zones
 
     _swap(
-        time_zones,
-        "zone_offsets",
+        time_zones.ZoneClock,
+        "offsets",
         "session-zone",
-        lambda right, session, zone: lambda moments: time_zones.offsets(session, moments),
+        lambda right, self, moments: time_zones.offsets(self._session, moments),
     )
 
 
