@@ -208,25 +208,30 @@ class Search:
                     unknown.append(some)
                 else:
                     self._suspect(found)
-        # Where not every left-out row is named, only a listing can tell; of groups, most are settled all the same.
-        again = [
-            some for some in unknown
-            if len(some.sums) > 1 or (some.beyond and (self._digits or not some.crowded))
-        ]  # fmt: skip
-        settled = set[Place]()
-        at_once = (LEFT_OUT, RANGES) if self._scope.hash_key is None else (IN_MEMORY, IN_MEMORY)
-        for chunk in chunks(again, lambda some: len(some.beyond), *at_once):
-            sums = {place: digest for some in chunk for place, digest in some.sums.items()}
-            without = [key for some in chunk for key in some.beyond]
-            seen, _ = self._warehouse.sums(
-                [place for place in sums if isinstance(place, Span)], self._digits, without=without,
-                prefixes=[place for place in sums if isinstance(place, str)],
-            )  # fmt: skip
-            settled |= {place for place, digest in sums.items() if seen.get(place, Digest()) == digest}
+        if not self._digits:
+            left_out = [some for some in unknown if some.beyond and not some.crowded]
+            whole = self._agreeing([({some.spans[0]: some.digest}, some.beyond) for some in left_out])
+            unknown = [some for some in unknown if some.spans[0] not in whole]
+        again = [some for some in unknown if len(some.sums) > 1 or (self._digits and some.beyond)]
+        agreeing = self._agreeing([(some.sums, some.beyond) for some in again])
         left = (
-            replace(some, sums={p: d for p, d in some.sums.items() if p not in settled}) for some in unknown
+            replace(some, sums={p: d for p, d in some.sums.items() if p not in agreeing}) for some in unknown
         )
         return [some for some in left if some.sums]
+
+    def _agreeing(self, mine: Sequence[tuple[Mapping[Place, Digest], Sequence[str]]]) -> set[Place]:
+        """Those ranges or groups of which the warehouse has the same sums, without the keys that each leaves out."""
+        agreeing = set[Place]()
+        at_once = (LEFT_OUT, RANGES) if self._scope.hash_key is None else (IN_MEMORY, IN_MEMORY)
+        for some in chunks(mine, lambda one: len(one[1]), *at_once):
+            sums = {place: digest for places, _ in some for place, digest in places.items()}
+            theirs, _ = self._warehouse.sums(
+                [place for place in sums if isinstance(place, Span)], self._digits,
+                without=[key for _, beyond in some for key in beyond],
+                prefixes=[place for place in sums if isinstance(place, str)],
+            )  # fmt: skip
+            agreeing |= {place for place, digest in sums.items() if theirs.get(place, Digest()) == digest}
+        return agreeing
 
     def _source(self, spans: Sequence[Span], cells: int) -> list[SourceRows]:
         """What the source has in these ranges, in their order; of groups, all in one."""
