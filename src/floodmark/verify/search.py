@@ -41,11 +41,9 @@ T = TypeVar("T")
 FETCHED = 250_000
 FEW_FETCHED = 50_000
 AT_LEAST = 4
-# The same if MySQL hashes them, in ranges or in groups; and rows per piece of a range, but not too many pieces.
+# The same if MySQL hashes them, in ranges or in groups.
 FIRST = 100_000
 GROUP_FIRST = 500_000
-PIECE = 10_000
-MOST_PIECES = 50_000
 # More digits would make more groups than are worth returning.
 MOST_DIGITS = 5
 # Rows and ranges listed by one task; rows listed at once if they are in groups: 16 bytes each, and their keys.
@@ -151,7 +149,7 @@ class Search:
         self._totals = totals
         self._most = most
         self._missing = 0
-        self._digits = self._cells = self._step = 0
+        self._digits = self._cells = 0
         self._stored: dict[Place, Digest] = {}  # the warehouse's sums, as last seen
 
     def run(self, spans: Sequence[Span], rows: int) -> SearchResult:
@@ -162,8 +160,6 @@ class Search:
                 self._digits = digits_for(rows, by_us)
             elif by_us:
                 self._cells = sketch.cells_for(scope, rows, len(spans))
-            elif self._table.source.key_index:
-                self._step = max(PIECE, rows // MOST_PIECES)
         differing = self._differing(spans, first=True)
         if not self._table.key:
             self.found.suspicious = bool(differing)
@@ -256,8 +252,8 @@ class Search:
     ) -> SourceJob:
         services = self._services
         return SourceJob(
-            services.config.source, self._scope, tuple(spans), listed, tuple(prefixes), self._step,
-            self._digits, cells, services.sources.expected(self._table.name) or UNKNOWN_SOURCE,
+            services.config.source, self._scope, tuple(spans), listed, tuple(prefixes), self._digits, cells,
+            services.sources.expected(self._table.name) or UNKNOWN_SOURCE,
         )  # fmt: skip
 
     def _results(self, jobs: Sequence[SourceJob]) -> Iterator[SourceRows]:
