@@ -22,8 +22,8 @@ from floodmark.model.types import fields
 from floodmark.model.window import Slice
 from floodmark.source import sql
 from floodmark.source.describe import discover
-from floodmark.source.rows.stream import Answer
-from floodmark.source.rows.text import QUERY
+from floodmark.source.rows.packets import QUERY
+from floodmark.source.rows.stream import RowStream
 from floodmark.source.session import Session
 from floodmark.store.store import Store
 
@@ -60,7 +60,7 @@ def drain(job: tuple[str, str, list[Any]]) -> tuple[int, float]:
     config, query, types = job
     with Session(load(Path(config)).source, purpose="bench") as session:
         wire = session._link.socket
-        asked = Answer(wire, types, 60)
+        asked = RowStream(wire, types, 60)
         if not asked._prepared(query.encode()):
             asked._say(QUERY + query.encode())
         buffer, total, tail = bytearray(1 << 20), 0, b""

@@ -7,21 +7,18 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import TypeVar
-from weakref import WeakSet
 
 from floodmark.config.load import Config
 from floodmark.load.protocol import Warehouse, open_warehouse
 from floodmark.model.errors import FloodmarkError
 from floodmark.model.events import Emit, Noted, Waiting
-from floodmark.model.origin import UNKNOWN_SOURCE
+from floodmark.model.origin import UNKNOWN_SOURCE, Sources
 from floodmark.model.table import Table
-from floodmark.source.connections import Throttle
+from floodmark.source.connections import SharedLooks, Throttle
+from floodmark.source.identity import end_read, session_on
 from floodmark.source.session import Session
-from floodmark.source.shared_looks import SharedLooks
-from floodmark.source.sources import Sources, end_read, session_on
-from floodmark.source.trust import first_server
 from floodmark.spark.context import Spark, WarmSpark
 from floodmark.spark.job import Job
 from floodmark.store.places import finish
@@ -31,9 +28,6 @@ R = TypeVar("R")
 
 # Seconds that an embedded warehouse stays open for the next table's query or load.
 LINGER = 0.25
-# Read timeout in seconds. Counts and bounds of a large unindexed table take a while; a dead server is
-# noticed sooner.
-PATIENCE = 300
 
 
 class Services:
@@ -59,8 +53,6 @@ class Services:
             spark if isinstance(spark, WarmSpark) else WarmSpark(config, f"floodmark {run}", running=spark)
         )
         self._warehouse: Warehouse | None = None
-        self._sessions: WeakSet[Session] = WeakSet()
-        self._looks: dict[str, SharedLooks] = {}
 
     def __enter__(self) -> Services:
         return self
@@ -77,10 +69,7 @@ class Services:
     def interrupt(self) -> None:
         """Ends running tasks and source queries at once."""
         self.interrupted = True
-        with self._lock:
-            asking = list(self._sessions)
-        for session in asking:
-            session.abort()
+        self.throttle.interrupt()
         self._spark.cancel()
         self.stop()
 
@@ -91,56 +80,23 @@ class Services:
                 self.emit(Noted("", "saving Spark's classes for faster starts (a few seconds, once)"))
             self._spark.stop()
 
-    def session(self, purpose: str) -> Session:
-        """A connection to the source, for queries: one that another table has done with, or a new one."""
-        leave = self.throttle.enter()
-        try:
-            if session := self.throttle.kept():
-                return session.use_for(purpose, leave)
-            return self._opened(purpose, leave, self.throttle.keep)
-        except BaseException:
-            leave()
-            raise
+    def session(self, purpose: str) -> AbstractContextManager[Session]:
+        """A connection to the source, for queries."""
+        return self.throttle.session(purpose)
+
+    def looks(self, session: Session) -> SharedLooks:
+        """What the run's tables have found out about the session's server."""
+        return self.throttle.looks(session)
 
     @contextmanager
     def reading(self, purpose: str, table: Table) -> Iterator[Session]:
         """A session whose questions to one table see one moment; raises if they went to another source than the run's."""
         known = self.sources.expected(table.name) or UNKNOWN_SOURCE
-        with ExitStack() as opened:
-            session = session_on(known.server, lambda: opened.enter_context(self.session(purpose)))
+        with session_on(known.server, lambda: self.session(purpose)) as session:
             session.rows("START TRANSACTION")
             yield session
             found = end_read(session, table, known, commits=True)
         self.sources.check(table.name, found)
-
-    def looks(self, session: Session) -> SharedLooks:
-        """What the run's tables have found out about the session's server: an address may lead to several."""
-        server = first_server(session)
-        with self._lock:
-            return self._looks.setdefault(server, SharedLooks())
-
-    @contextmanager
-    def sessions(self, purpose: str, count: int) -> Iterator[list[Session]]:
-        """Several connections to the source, which count as soon as there is room for all of them."""
-        with ExitStack() as open_ones:
-            open_ones.callback(self.throttle.enter(count))
-            self.throttle.drop_kept()
-            yield [open_ones.enter_context(self._opened(purpose, lambda: None)) for _ in range(count)]
-
-    def _opened(
-        self,
-        purpose: str,
-        closed: Callable[[], None],
-        keep: Callable[[Session], bool] = lambda session: False,
-    ) -> Session:
-        session = Session(
-            self.config.source, purpose=purpose, read_timeout=PATIENCE, closed=closed, keep=keep
-        )
-        with self._lock:
-            self._sessions.add(session)
-        if self.interrupted:
-            session.abort()
-        return session
 
     def need_spark(self) -> None:
         """Raises ConfigError at once if there is no Spark that could be started."""

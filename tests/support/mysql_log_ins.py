@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
 from floodmark.config.load import SourceSpec, Tls
-from floodmark.source.log_in import Link, opened
+from floodmark.source.log_in import Connection, opened
 from tests.support.mysql_packets import packets
 
 PASSWORD = "hunter2"
@@ -48,7 +48,7 @@ def server(behave: Callable[[socket.socket], None]) -> Iterator[SourceSpec]:
         thread.join(10)
 
 
-def login(spec: SourceSpec, connect_timeout: float = 5) -> Link:
+def login(spec: SourceSpec, connect_timeout: float = 5) -> Connection:
     return opened(spec, (spec.host, spec.port), 5, connect_timeout)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 
-from floodmark.source.rows.text import FULL
+from floodmark.source.rows.packets import FULL
 
 Row = tuple[bytes | None, ...]
 EOF = struct.pack("<BHH", 0xFE, 0, 2)

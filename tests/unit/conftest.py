@@ -14,7 +14,7 @@ from hypothesis import settings
 from floodmark.config.load import Config, load
 from floodmark.model.errors import ConfigError
 from floodmark.model.results import Watermark
-from floodmark.source.rows import text as wire
+from floodmark.source.rows import decoder
 
 # A property's cost is not what it tests: on a busy machine, a deadline would fail true ones.
 settings.register_profile("floodmark", deadline=None)
@@ -109,5 +109,5 @@ def each_way(request: pytest.FixtureRequest) -> Iterator[None]:
     """Rows are read with the compiled half and without it."""
     with pytest.MonkeyPatch.context() as patch:
         if request.param == "in Python":
-            patch.setattr(wire, "compiled", None)
+            patch.setattr(decoder, "compiled", None)
         yield

@@ -23,7 +23,7 @@ from floodmark.model.position import Key, Position, Value
 from floodmark.model.table import Column, Table
 from floodmark.model.times import stamp
 from floodmark.model.types import LONG, READ_FIELD, fields, file_schema, schema_of
-from floodmark.source.convert import to_arrow
+from floodmark.source.read import to_arrow
 from floodmark.source.sql import BINARY
 from floodmark.store.store import Store, file_folders
 

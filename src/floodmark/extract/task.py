@@ -11,6 +11,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 
@@ -27,13 +28,13 @@ from floodmark.model.table import Table
 from floodmark.model.types import fields, file_schema, schema_of
 from floodmark.model.warehouse import UNLIMITED, Capabilities
 from floodmark.model.window import Slice
-from floodmark.source.connections import usable
+from floodmark.source.connections import lent, usable
+from floodmark.source.identity import end_read, session_on
 from floodmark.source.one_moment import at_moment, hold, open_snapshot
 from floodmark.source.read import Batches
+from floodmark.source.server import server_of
 from floodmark.source.session import Session
-from floodmark.source.sources import end_read, session_on
 from floodmark.source.sql import outside, selects
-from floodmark.source.trust import server_of
 from floodmark.spark.job import Relay
 from floodmark.spark.meeting import Guest, Invitation
 from floodmark.store.store import Store
@@ -90,16 +91,20 @@ class SliceResult:
     source: SourceId = UNKNOWN_SOURCE  # what was really read
 
 
-def _session(job: SliceJob, relay: Relay) -> Session:
+def _session(job: SliceJob, relay: Relay) -> AbstractContextManager[Session]:
     """The session in which the task's last slice was read, if that went well; else a new one."""
     purpose = f"extract {job.table.name}"
+
+    def keep(session: Session) -> bool:
+        return usable(session) and relay.leave(session)
+
     left: Session | None = relay.taken()
     if left is not None:
         if (left.spec, left.read_timeout) == (job.source, job.read_timeout) and usable(left):
-            return left.use_for(purpose)
+            return lent(left.use_for(purpose), keep)
         left.close()
-    opened = partial(Session, job.source, read_timeout=job.read_timeout, purpose=purpose, keep=relay.leave)
-    return session_on(job.expected.server, opened)
+    new = partial(Session, job.source, read_timeout=job.read_timeout, purpose=purpose)
+    return session_on(job.expected.server, lambda: lent(new(), keep))
 
 
 def read_slice(
@@ -129,10 +134,10 @@ def read_slice(
             if key is not None and batch.num_rows:
                 sums.add(hashes([batch.column(name) for name in hashed], key))
             if not job.only_look:
-                files.add(batch, changed.total() + batches.changed)
+                files.add(batch, changed.total() + batches.changes.total())
             read += batch.num_rows
             told(read)
-        changed.update(dict(batches.changes))
+        changed.update(batches.changes)
     keys = _outside(job, session) if job.outside else None
     source = end_read(session, job.table, job.expected, commits)
     files.close()

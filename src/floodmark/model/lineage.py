@@ -15,13 +15,13 @@ from floodmark.model.origin import Witness
 from floodmark.model.table import Column, Lineage, Table
 from floodmark.model.times import TEMPORAL
 from floodmark.model.types import fields, quote
-from floodmark.model.witnesses import Answer, Cells, mark
+from floodmark.model.witnesses import Cells, CurrentRow, mark
 
 # Changes of `zero_dates` that leave values alone: `error` admits no zero dates, and a raw text stays.
 _HARMLESS = (("error", "null"), ("error", "keep"), ("keep", "null"))
 
 # A row that was read, and the rows that have its key now.
-Known = tuple[Witness, Sequence[Answer]]
+Known = tuple[Witness, Sequence[CurrentRow]]
 
 # Types that can be converted into each other without changing values, by `definitions`.
 _KINDS = (

@@ -1,10 +1,12 @@
-"""What we remember about a source, so that we notice if it has been replaced."""
+"""What we remember about a source, so that we notice if it has been replaced, or another one was read. Pure."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, TypeVar
 
+from floodmark.model.errors import TransientError
 from floodmark.model.position import Position
 
 
@@ -43,3 +45,78 @@ class Origin:
     table_id: int | None = None  # InnoDB's id of the table
     created: str | None = None  # when the table was created
     witnesses: tuple[Witness, ...] = ()  # some rows, highest positions last
+
+
+# ---------------------------------------------------------------- what one run has read
+
+T = TypeVar("T")
+
+
+class SourceChanged(TransientError):
+    """Another server or another table was read than the one that the plan was made for."""
+
+
+class Sources:
+    """The server and the table that a run reads under each table's name: whatever else was read is refused."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, SourceId] = {}
+        self._doubted: set[str] = set()
+
+    def expect(self, table: str, source: SourceId) -> None:
+        """Everything read from now on must be of this source."""
+        self._known[table] = source
+
+    def expected(self, table: str) -> SourceId | None:
+        return self._known.get(table)
+
+    def doubted(self, table: str) -> bool:
+        """Whether something else was read before."""
+        return table in self._doubted
+
+    def check(self, table: str, found: SourceId) -> None:
+        """Raises SourceChanged if a session has read something else."""
+        known = self._known.setdefault(table, found)
+        if what := known.differs(found):
+            del self._known[table]
+            self._doubted.add(table)
+            why, servers = ", and one run must read from one of them", [known.server, found.server]
+            raise several_servers(table, servers, why) if what == "server" else exchanged(table)
+
+    def twice(self, table: str, go: Callable[[], T], again: Callable[[], T] | None = None) -> T:
+        """The same once more, or what to do instead, if something else was read."""
+        try:
+            return go()
+        except SourceChanged:
+            return (again or go)()
+
+
+def several_servers(table: str, servers: Sequence[str], why: str = "") -> TransientError:
+    """The error for an address that leads to several servers, of which one can't be used."""
+    named = " and ".join(server_place(server) for server in servers)
+    return SourceChanged(
+        f"source.url leads to several servers, {named}{why}",
+        hint="run again: nothing is lost; if it keeps happening, let source.url name one server, or have the "
+        "load balancer keep the connections of one client on one server",
+        table=table,
+    )
+
+
+def exchanged(table: str) -> TransientError:
+    """The error for a table that was another one when its rows were read."""
+    return SourceChanged(
+        "the table was altered, or exchanged for another one, while it was being read",
+        hint="run again: nothing is lost, and what was read of it meanwhile doesn't count",
+        table=table,
+    )
+
+
+def server_place(server: str) -> str:
+    parts = server_parts(server)
+    where = ":".join(parts[name] for name in ("hostname", "port") if name in parts)
+    return f"{where} (server_id {parts['server_id']})" if "server_id" in parts else where or "unknown"
+
+
+def server_parts(server: str) -> dict[str, str]:
+    """The variables in the answer to `server_sql`, by name, and perhaps pieces of a uid with slashes. Pure."""
+    return dict(part.partition("=")[::2] for part in server.split("/") if part)

@@ -36,7 +36,7 @@ Cells = Mapping[str, int | None]
 Fate = Literal["kept", "changed", "rewritten", "older", "other", "silent", "gone"]
 
 
-class Answer(NamedTuple):
+class CurrentRow(NamedTuple):
     """A row that now has a witness's key."""
 
     cursor: int  # 0: the same, 1: a higher one, -1: a lower one
@@ -99,7 +99,7 @@ def spread(rows: Sequence[Witness], most: int) -> list[Witness]:
 
 
 def fates(
-    table: Table, witnesses: Sequence[Witness], answers: Sequence[Sequence[Answer]], *, steady: bool
+    table: Table, witnesses: Sequence[Witness], answers: Sequence[Sequence[CurrentRow]], *, steady: bool
 ) -> list[Fate]:
     """The fate of each witness; `steady`: no clock went back that could explain a lower cursor."""
     times, telling = _telling(table, witnesses)

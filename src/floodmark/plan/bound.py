@@ -15,13 +15,12 @@ from dataclasses import dataclass, replace
 from floodmark.config.load import TableOptions
 from floodmark.log.fold import State
 from floodmark.model import zones as clock
+from floodmark.model.open_work import OpenWork, Trust
 from floodmark.model.position import Position, Value
 from floodmark.model.table import Column, Table
 from floodmark.model.times import shifted, temporal
 from floodmark.model.zones import FUTURE_SLACK, Zone
-from floodmark.source.open_work import OpenWork
 from floodmark.source.ranges import every_row
-from floodmark.source.trust import Trust
 
 # If the source's own clock writes the cursor, and all open work is visible and there is none, rows are final
 # as soon as their tick is over. This margin covers a clock that steps back by less than we can detect.

@@ -10,14 +10,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from floodmark.model.errors import DataError, TransientError
-from floodmark.model.origin import Origin, SourceId, Witness
+from floodmark.model.open_work import Trust
+from floodmark.model.origin import Origin, SourceId, Witness, exchanged, several_servers
 from floodmark.model.position import Position
 from floodmark.model.table import Table
 from floodmark.model.text import place
 from floodmark.model.times import temporal
 from floodmark.model.window import Window
 from floodmark.model.witnesses import (
-    Answer,
+    CurrentRow,
     Fate,
     Verdict,
     compare_signs,
@@ -31,9 +32,9 @@ from floodmark.plan.overlap import future, reaches
 from floodmark.plan.wait import Source
 from floodmark.source import identity, sql
 from floodmark.source import ranges as edges
+from floodmark.source.identity import elsewhere, table_id
+from floodmark.source.server import first_server, server_of
 from floodmark.source.session import Session
-from floodmark.source.sources import elsewhere, exchanged, several_servers, table_id
-from floodmark.source.trust import Trust, first_server, server_of
 
 
 @dataclass(frozen=True)
@@ -86,7 +87,7 @@ def _checked(
 ) -> Known:
     session, table, state = source.session, source.table, source.reading.state
     trust = source.looks.trust(session)
-    now = identity.look(session, table, trust)
+    now = identity.signs(session, table, trust)
     read, low = state.read_upto, state.position
     if table.mode == "full":
         return Known(now)
@@ -117,7 +118,7 @@ def check_caught_up(source: Source) -> None:
     """Raises TransientError if this is one of several servers at an address, and lacks what another one had."""
     session, table, reading = source.session, source.table, source.reading
     before, read = reading.state.extraction.origin or Origin(), reading.state.read_upto
-    look = _Look(source, reading.trust, before, identity.look(session, table, reading.trust))
+    look = _Look(source, reading.trust, before, identity.signs(session, table, reading.trust))
     if not look.moved:
         return
     asked = identity.to_ask(table, before.witnesses)
@@ -147,7 +148,7 @@ class _Look:
 
     def check(
         self, low: Position | None, read: Position, steady: bool
-    ) -> tuple[_Look, Sequence[Witness], Sequence[Fate], Sequence[Answer]]:
+    ) -> tuple[_Look, Sequence[Witness], Sequence[Fate], Sequence[CurrentRow]]:
         """The look, the witnesses, their fates, the rows at the watermark; raises if the source changed."""
         session, table = self.session, self.table
         asked = identity.to_ask(table, self.before.witnesses)

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from floodmark.log.fold import State
 from floodmark.model import zones as clock
 from floodmark.model.errors import DataError
+from floodmark.model.open_work import ClusterKind
 from floodmark.model.position import Position, Value
 from floodmark.model.table import Table
 from floodmark.model.text import duration
@@ -18,7 +19,6 @@ from floodmark.model.times import shifted, temporal
 from floodmark.model.window import Slice
 from floodmark.model.zones import FUTURE_SLACK
 from floodmark.plan.bound import Reading, Settled
-from floodmark.source.trust import ClusterKind
 
 # How many ids are read again if the source can't tell which transactions are open.
 ID_OVERLAP = 10_000

@@ -44,14 +44,21 @@ _PER_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 
 
 @dataclass(frozen=True)
-class OlderWatermark:
-    """A watermark of the older tool, as far as it is usable."""
+class OlderState:
+    """A watermark of the older tool, as far as it can be used."""
 
     path: str
+    table: str | None  # the name inside
     timestamp: str | None  # as written
     loaded: frozenset[str]  # its files that are in the warehouse, below the prefix
     listed: frozenset[str]  # all files that it names
     files: int | None  # its own count of its files
+
+    @property
+    def named(self) -> str | None:
+        """The table, by the name inside, or else by a file name that separates the schema."""
+        stem = self.path.removeprefix("watermarks/").removesuffix(".json")
+        return stem if self.table is None and not stem.startswith("watermark/") else self.table
 
 
 @dataclass(frozen=True)
@@ -88,92 +95,71 @@ def paths(name: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys([*(f"watermark/tables/{f}.json" for f in folded), f"watermarks/{name}.json"]))
 
 
-def find(store: Store, name: str, old: float = 0.0) -> tuple[list[OlderWatermark], list[str]]:
+def find(store: Store, name: str, old: float = 0.0) -> tuple[list[OlderState], list[str]]:
     """The table's watermarks in the older layouts, and notes on other tables' found in their place."""
     found, notes = [], []
     for path in paths(name):
         data = store.get_recent(path, old)
         if data is None:
             continue
-        try:
-            body = json.loads(data)
-            if not isinstance(body, dict):
-                raise ValueError
-        except (ValueError, RecursionError):
-            raise _undecided(name, f"the older tool's watermark {path} can't be read", None) from None
-        inside = body.get("table_name")
-        if inside is None and path.startswith("watermarks/"):
-            notes.append(f"{path} does not name its table; its file name says {name}")
-        elif not isinstance(inside, str) or not inside:
-            # `a_b.c` and `a.b_c` share one file name there.
-            raise _undecided(name, f"the older tool's watermark {path} does not name its table", None)
-        elif inside != name:
-            notes.append(f"{path} is the older tool's watermark of {inside}, not of this table")
+        one = _parsed_state(path, data)
+        if one is None:
+            raise _undecided(name, f"the older tool's watermark {path} can't be read")
+        if not one.named:  # `a_b.c` and `a.b_c` share one file name there
+            raise _undecided(name, f"the older tool's watermark {path} does not name its table")
+        if one.named != name:
+            notes.append(f"{path} is the older tool's watermark of {one.named}, not of this table")
             continue
-        found.append(_parse(path, body))
+        if one.table is None:
+            notes.append(f"{path} does not name its table; its file name says {name}")
+        found.append(one)
     return found, notes
 
 
-def waiting(store: Store, taken: Container[str]) -> list[tuple[str, OlderWatermark]]:
+def waiting(store: Store, taken: Container[str]) -> list[tuple[str, OlderState]]:
     """Every readable watermark in the older layouts whose table is not yet `taken`, by the name inside."""
-    found = [o.path for o in store.list("watermark/tables/") if "." not in _stem(o.path)]
+    found = [o.path for o in store.list("watermark/tables/") if "." not in o.path.removesuffix(".json")]
     found += [o.path for o in store.list("watermarks/")]
     read = zip(found, store.each(store.get, found), strict=True)
-    listed = [(path, _named(path, data)) for path, data in read]
-    return sorted(
-        ((one[0], _parse(path, one[1])) for path, one in listed if one and one[0] not in taken),
-        key=lambda one: (one[0], one[1].path),
-    )
-
-
-def _stem(path: str) -> str:
-    return path.rpartition("/")[2].removesuffix(".json")
-
-
-def _named(path: str, data: bytes | None) -> tuple[str, dict[str, Any]] | None:
-    """The table and the body of a watermark; None if the object isn't one."""
-    try:
-        body = json.loads(data or b"")
-    except (ValueError, RecursionError):
-        return None
-    if not isinstance(body, dict):
-        return None
-    name = body.get("table_name") or (_stem(path) if path.startswith("watermarks/") else None)
-    return (name, body) if isinstance(name, str) else None
+    states = filter(None, (_parsed_state(path, data or b"") for path, data in read))
+    listed = [(one.named, one) for one in states if one.named and one.named not in taken]
+    return sorted(listed, key=lambda one: (one[0], one[1].path))
 
 
 def timestamp(store: Store, name: str) -> str | None:
     """For display: the time in the older tool's watermark of a table, if readable."""
     try:
-        return min((f.timestamp for f in find(store, name)[0] if f.timestamp), default=None)
+        return min((one.timestamp for one in find(store, name)[0] if one.timestamp), default=None)
     except DataError:
         return None
 
 
-def _parse(path: str, body: dict[str, Any]) -> OlderWatermark:
-    state = body.get("mysql_state")
-    inner = state if isinstance(state, dict) else {}
-    written = body.get("last_mysql_data_timestamp") or inner.get("last_timestamp")
-    files = body.get("s3_file_count")
-    loaded = frozenset(_listed(body, "processed_s3_files", "processed_files"))
-    return OlderWatermark(
+def _parsed_state(path: str, data: bytes) -> OlderState | None:
+    """The watermark; None if the object isn't one."""
+    try:
+        body = json.loads(data)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(body, dict):
+        return None
+    inner = {name: part for name, part in body.items() if isinstance(part, dict)}
+    name, files = body.get("table_name"), body.get("s3_file_count")
+    written = body.get("last_mysql_data_timestamp") or inner.get("mysql_state", {}).get("last_timestamp")
+
+    def listed(*names: str) -> frozenset[str]:
+        """Files of its lists, as paths below the prefix."""
+        places = (body, inner.get("s3_state", {}))
+        cut = (str(f).partition(FILES) for place in places for n in names for f in place.get(n) or ())
+        return frozenset(FILES + rest for _, mark, rest in cut if mark)
+
+    return OlderState(
         path,
+        name if name is None or isinstance(name, str) else "",
         str(written) if written else None,
-        loaded,
-        loaded | frozenset(_listed(body, "backup_s3_files", "pending_s3_files")),
+        loaded := listed("processed_s3_files", "processed_files"),
+        loaded | listed("backup_s3_files", "pending_s3_files"),
         files if isinstance(files, int) else None,
     )
-
-
-def _listed(body: dict[str, Any], *names: str) -> Iterator[str]:
-    """Files of a watermark's lists, as paths below the prefix."""
-    inner = body.get("s3_state")
-    for place in (body, inner if isinstance(inner, dict) else {}):
-        for name in names:
-            for file in place.get(name) or ():
-                _, mark, rest = str(file).partition(FILES)
-                if mark:
-                    yield FILES + rest
 
 
 def takeover(
@@ -217,7 +203,7 @@ def takeover(
 
 
 def _starts(
-    reading: OlderTimes, found: OlderWatermark, start: Start, older_start: str | None, notes: list[str]
+    reading: OlderTimes, found: OlderState, start: Start, older_start: str | None, notes: list[str]
 ) -> Iterator[str]:
     """The watermark's time, or the start if it has none."""
     if found.timestamp is None:
@@ -228,14 +214,13 @@ def _starts(
             notes.append(f"the table begins at {start.timestamp} ({start.by})")
             yield cursor_value(reading.table, start.timestamp)
         return
+    of, name = f"the older tool's watermark {found.path}", reading.table.name
     moment = parsed(found.timestamp)
     if moment is None:
-        what = f"the older tool's watermark {found.path} has the timestamp {found.timestamp!r}, which is not a time"
-        raise _undecided(reading.table.name, what, None)
+        raise _undecided(name, f"{of} has the timestamp {found.timestamp!r}, which is not a time")
     value = reading.earliest(moment)
     if value > reading.latest():
-        what = f"the older tool's watermark {found.path} is in the future ({found.timestamp})"
-        raise _undecided(reading.table.name, what, None)
+        raise _undecided(name, f"{of} is in the future ({found.timestamp})")
     if value != reading.plain(moment):
         notes.append(
             f"its timestamp {found.timestamp} is ambiguous; the earlier meaning is used: {shown(value)}"
@@ -244,7 +229,7 @@ def _starts(
 
 
 def _oldest_unloaded(
-    store: Store, reading: OlderTimes, found: OlderWatermark, loaded: frozenset[str], notes: list[str]
+    store: Store, reading: OlderTimes, found: OlderState, loaded: frozenset[str], notes: list[str]
 ) -> str | None:
     """The oldest row in any of the older tool's files that it had not loaded."""
     table = reading.table
@@ -256,42 +241,21 @@ def _oldest_unloaded(
     if found.files is not None and found.files != len(there):
         notes.append(f"its s3_file_count is {found.files:,}, but there are {len(there):,} files")
     waiting = [path for path in there if path not in loaded]
-    if not waiting:
-        return None
-    assert table.cursor is not None
-    rows: list[str] = []
-    with ThreadPoolExecutor(min(READERS, len(waiting)), thread_name_prefix="older") as pool:
-        read = pool.map(lambda path: _first_row(store, path, table), waiting)
-        for path, row in zip(waiting, read, strict=True):
-            if row is None:
-                notes.append(f"{path} holds no rows of this table: not used")
-                continue
-            rows.append(reading.earliest(row))
+    with ThreadPoolExecutor(READERS, thread_name_prefix="older") as pool:
+        read = list(pool.map(lambda path: oldest(store, path, table), waiting))
+    notes += [
+        f"{p} holds no rows of this table: not used"
+        for p, row in zip(waiting, read, strict=True)
+        if row is None
+    ]
+    rows = [reading.earliest(row) for row in read if row is not None]
     if not rows:
         return None
-    first = min(rows)
     notes.append(
-        f"{len(waiting):,} of its {len(there):,} files had not been loaded; their oldest row is from {shown(first)}, "
-        "so the source is read again from there"
+        f"{len(waiting):,} of its {len(there):,} files had not been loaded; their oldest row is from "
+        f"{shown(min(rows))}, so the source is read again from there"
     )
-    return first
-
-
-def _first_row(store: Store, path: str, table: Table) -> datetime | None:
-    assert table.cursor is not None
-    try:
-        found = oldest(store, path, table.cursor, table.key)
-    except Unreadable as error:
-        raise _undecided(
-            table.name, f"the older tool's file {path} had not been loaded, and {error}", None
-        ) from None
-    if isinstance(found, str):
-        moment = parsed(found)
-        if moment is None:
-            what = f"the older tool's file {path} has {table.cursor} = {found!r}, which is not a time"
-            raise _undecided(table.name, what, None)
-        return moment
-    return found
+    return min(rows)
 
 
 def belongs(path: str, table: Table) -> bool:
@@ -309,18 +273,18 @@ def belongs(path: str, table: Table) -> bool:
     )
 
 
-def _undecided(name: str, what: str, timestamp: str | None, full: bool = False) -> DataError:
+def _undecided(name: str, what: str, timestamp: str | None = None, full: bool = False) -> DataError:
     """The error for a watermark that exists but can't be used: the user chooses between two commands."""
     moment = parsed(timestamp) if timestamp else None
     at = f'"{moment.replace(tzinfo=None).isoformat(sep=" ")}"' if moment else "TS"
     force = "" if timestamp is None else " --force"
-    go_on = f"floodmark watermark set -t {name} --timestamp {at}{force}"
-    if full:
-        go_on += " (with mode: append and a cursor)"
-    hint = (
-        f"choose: {go_on} continues after that time; floodmark watermark reset -t {name}{force} starts over"
+    also = " (with mode: append and a cursor)" if full else ""
+    return DataError(
+        what,
+        hint=f"choose: floodmark watermark set -t {name} --timestamp {at}{force}{also} continues after that time; "
+        f"floodmark watermark reset -t {name}{force} starts over",
+        table=name,
     )
-    return DataError(what, hint=hint, table=name)
 
 
 # ---------------------------------------------------------------- its times
@@ -398,50 +362,49 @@ def parsed(text: str) -> datetime | None:
 # ---------------------------------------------------------------- its files
 
 
-class Unreadable(Exception):
-    """Why a file's oldest row can't be determined."""
-
-
-def oldest(store: Store, path: str, cursor: str, key: Sequence[str]) -> datetime | str | None:
-    """The smallest value of the cursor in the file; None if the file has no rows of such a table.
-
-    Times keep their zone if the file has one; text is returned unchanged. Raises Unreadable.
-    """
+def oldest(store: Store, path: str, table: Table) -> datetime | None:
+    """The smallest value of the cursor in a file, with its zone if the file has one; None if it has no rows of the table."""
+    assert table.cursor is not None
     with scratched("floodmark-older-") as folder:
         local = store.local(path)
         if local is None:
             local = folder / "file.parquet"
             store.download(path, local)
         try:
-            return _oldest(local, cursor, key)
+            return _oldest(local, table.cursor, table.key)
         except (pa.ArrowException, OSError, OverflowError) as error:
-            raise Unreadable(f"it can't be read ({' '.join(str(error).split())[:100]})") from None
+            why = f"it can't be read ({' '.join(str(error).split())[:100]})"
+        except ValueError as error:
+            why = str(error)
+    raise _undecided(table.name, f"the older tool's file {path} had not been loaded, and {why}")
 
 
-def _oldest(path: Path, cursor: str, key: Sequence[str]) -> datetime | str | None:
+def _oldest(path: Path, cursor: str, key: Sequence[str]) -> datetime | None:
     with pq.ParquetFile(path) as file:
         names = {name.lower(): name for name in file.schema_arrow.names}
         if any(k.lower() not in names for k in key):
             return None  # a file of another table whose name looks the same
         if cursor.lower() not in names:
-            raise Unreadable(f"it has no column {cursor}")
+            raise ValueError(f"it has no column {cursor}")
         least: Any = None
         for batch in file.iter_batches(columns=[names[cursor.lower()]]):
             found = pc.min(batch.column(0))
             if found.is_valid and (least is None or pc.less(found, least).as_py()):
                 least = found
-    return None if least is None else _moment(least, cursor)
-
-
-def _moment(value: Any, cursor: str) -> datetime | str:
-    kind = value.type
-    if pa.types.is_timestamp(kind):
+    if least is None:
+        return None
+    if pa.types.is_timestamp(least.type):
         # From the integer: as_py would need pandas for nanoseconds. Digits below a microsecond are cut off.
-        wall = _EPOCH + timedelta(microseconds=value.value * 1_000_000 // _PER_SECOND[kind.unit])
-        return wall.replace(tzinfo=UTC) if kind.tz else wall
-    found = value.as_py()
-    if isinstance(found, date):
-        return datetime(found.year, found.month, found.day)
-    if isinstance(found, str):
-        return found
-    raise Unreadable(f"its column {cursor} is not a time ({kind})")
+        micros = least.value * 1_000_000 // _PER_SECOND[least.type.unit]
+        wall = _EPOCH + timedelta(microseconds=micros)
+        return wall.replace(tzinfo=UTC) if least.type.tz else wall
+    value = least.as_py()
+    moment = (
+        parsed(value.isoformat() if isinstance(value, date) else value)
+        if isinstance(value, date | str)
+        else None
+    )
+    if moment is None:
+        what = repr(value) if isinstance(value, str) else least.type
+        raise ValueError(f"its column {cursor} is not a time ({what})")
+    return moment

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from floodmark.model import zones as clock
+from floodmark.model.open_work import OpenWork
 from floodmark.model.position import Position, Value
 from floodmark.model.run import Wait
 from floodmark.model.table import Table
@@ -23,9 +24,8 @@ from floodmark.plan.bound import Reading, Settled
 from floodmark.plan.overlap import begins
 from floodmark.source import open_work, sql, time_zones
 from floodmark.source import ranges as edges
-from floodmark.source.open_work import OpenWork
+from floodmark.source.connections import SharedLooks
 from floodmark.source.session import Session
-from floodmark.source.shared_looks import SharedLooks
 
 WRITER_SECONDS = 3.0
 # Searching more rows than this for uncommitted ones takes longer than most transactions: wait for those

@@ -1,4 +1,4 @@
-"""What a table looks like and how to read it: columns, key, cursor, mode, by the contract's rules.
+"""What a table looks like and how to read it: columns, indexes, key, cursor, mode, by the contract's rules.
 
 Everything the user has named is checked against the server before anything is read. A mere drawback (a
 nullable cursor, no index on it) is a note, not an error.
@@ -7,24 +7,21 @@ nullable cursor, no index on it) is a note, not an error.
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import takewhile
 
 from floodmark.config.load import TableOptions
 from floodmark.model.errors import ConfigError, about
 from floodmark.model.lineage import only_asks_for_a_cursor
 from floodmark.model.names import check_target
-from floodmark.model.note_words import why_unfit
-from floodmark.model.notes import Note, not_followed
-from floodmark.model.table import Column, Mode, Recipe, SourceTable, Table
+from floodmark.model.notes import Note, Unfit, not_followed, why_unfit
+from floodmark.model.table import Cascade, Column, Mode, Recipe, SourceTable, Table
 from floodmark.model.types import comparison, fields, quote
-from floodmark.source import cascades as cascading
 from floodmark.source import sql
-from floodmark.source.indexes import Index, Keys, cursor_index, indexes, needs_sorting
-from floodmark.source.likely import likely_cursor
-from floodmark.source.session import Session, as_text
-from floodmark.source.version import version
+from floodmark.source.session import Session, as_text, version
 
 CURSORS = ("update_at", "updated_at", "update_time", "modified_at", "last_modified", "last_update")
 CLOCKS = {"datetime", "timestamp"}
@@ -120,7 +117,7 @@ def _discover(session: Session, schema: str, name: str, options: TableOptions) -
     likely = proposed_cursor(table) if options.cursor is None and options.mode != "full" else None
     if likely is not None:
         notes.append(Note("likely_cursor", likely))
-    if options.cascades == "ignore" and (note := cascading.note(table, cascading.of(session, table))):
+    if options.cascades == "ignore" and (note := cascade_note(table, cascades(session, table))):
         notes.append(note)
     return Discovered(table, (*notes, *_notes(table)))
 
@@ -253,20 +250,49 @@ def _columns(session: Session, schema: str, table: str) -> list[Column]:
 # ---------------------------------------------------------------- key, cursor, mode
 
 
-def _key(
-    columns: Sequence[Column], found: Sequence[Index], options: TableOptions, notes: list[Note]
-) -> tuple[tuple[str, ...], str | None]:
-    keys = Keys(columns, found)
+# A key's columns, and an index that yields them in this order, if there is one.
+_Key = tuple[tuple[str, ...], str | None]
+
+
+def _key(columns: Sequence[Column], found: Sequence[Index], options: TableOptions, notes: list[Note]) -> _Key:
+    """The user's key, or else the primary key or the shortest unique one; () if none can tell rows apart."""
+    by_name = {c.name: c for c in columns}
+
+    def short(index: Index) -> bool:
+        """Whether a B-tree could hold the index; MariaDB hashes unique columns that are too long for one."""
+        return sum(by_name[name].octets or 0 for name in index.columns) <= LONGEST_KEY
+
+    unique = [i for i in found if i.unique and i.whole and (i.ordered or short(i))]
+    rest = [i for i in found if i not in unique]
     if options.key is not None:
-        named = tuple(_named(columns, k) for k in options.key)
-        for column in named:
-            if unfit := keys.unfit(column):
-                raise ConfigError(
-                    f"{column.name} can't be part of the key: {why_unfit(unfit, column)}",
-                    hint="choose another key",
-                )
-        return keys.configured(tuple(c.name for c in named), notes)
-    return keys.discovered(notes)
+        key = tuple(_named(columns, name).name for name in options.key)
+        for name in key:
+            if unfit := _unfit(by_name[name]):
+                why = why_unfit(unfit, by_name[name])
+                raise ConfigError(f"{name} can't be part of the key: {why}", hint="choose another key")
+        for index in unique:
+            if set(index.columns) == set(key):
+                return index.columns, index.name if index.ordered else None
+        if not any(set(i.columns) <= set(key) for i in unique):
+            notes.append(Note("no_unique_index", columns=key))
+        leading = (i.name for i in rest if i.whole and i.ordered and i.columns[: len(key)] == key)
+        return key, next(leading, None)
+    for index in sorted(unique, key=lambda i: (i.name != "PRIMARY", not i.ordered, len(i.columns))):
+        wrong = next((c for c in map(by_name.__getitem__, index.columns) if _unfit(c)), None)
+        if wrong is None:
+            return index.columns, index.name if index.ordered else None
+        notes.append(Note("unfit_index", wrong, index=index.name, unfit=_unfit(wrong)))
+    notes += [Note("unfit_index", index=i.name, unfit="in_part") for i in rest if i.unique and not i.whole]
+    return (), None
+
+
+def _unfit(column: Column) -> Unfit | None:
+    """Why the column can't be part of a key, if so."""
+    if column.nullable:
+        return "nullable"
+    if column.data_type in ("float", "double"):
+        return "inexact"
+    return "unknown_collation" if comparison(column) == "unknown" else None
 
 
 def _reading(
@@ -278,7 +304,13 @@ def _reading(
     counter = next((c.name for c in columns if key == (c.name,) and c.auto_increment), None)
     clock = _clock(columns, options, notes)
     if options.cursor is not None:
-        cursor: str | None = _configured_cursor(columns, options.cursor).name
+        column = _named(columns, options.cursor)
+        if column.data_type not in _ORDERED:
+            raise ConfigError(
+                f"{column.name} can't be the cursor: it is {column.type}",
+                hint="a cursor is a time or a growing number",
+            )
+        cursor: str | None = column.name
     elif options.mode == "append":
         cursor = counter or clock
     else:
@@ -297,16 +329,6 @@ def _reading(
     if cursor is None:
         raise ConfigError(f"mode {options.mode} needs a cursor", hint="set `cursor`, or mode: full")
     return cursor, options.mode
-
-
-def _configured_cursor(columns: Sequence[Column], name: str) -> Column:
-    column = _named(columns, name)
-    if column.data_type not in _ORDERED:
-        raise ConfigError(
-            f"{column.name} can't be the cursor: it is {column.type}",
-            hint="a cursor is a time or a growing number",
-        )
-    return column
 
 
 def _clock(columns: Sequence[Column], options: TableOptions, notes: list[Note]) -> str | None:
@@ -334,11 +356,7 @@ def proposed_cursor(table: Table) -> Column | None:
 
 def _check_readable(session: Session, table: Table, also: str = "") -> None:
     """Selects all columns with the `where` but no rows, so that missing rights and wrong names show now."""
-    where = f" WHERE ({table.recipe.where}\n)" if table.recipe.where else ""
-    names = ", ".join(f.select for f in fields(table))
-    session.rows(
-        f"SELECT {also}{names} FROM {quote(table.source.schema)}.{quote(table.source.table)}{where} LIMIT 0"
-    )
+    session.rows(sql.query(table, also + ", ".join(f.select for f in fields(table)), most=0))
 
 
 def _reads_all(session: Session, table: Table, columns: int) -> bool:
@@ -384,3 +402,187 @@ def _notes(table: Table) -> list[Note]:
 
 def _int(cell: bytes | None) -> int | None:
     return None if cell is None else int(cell)
+
+
+# ---------------------------------------------------------------- indexes
+
+LONGEST_KEY = 3072  # bytes in a B-tree of InnoDB
+
+
+@dataclass(frozen=True)
+class Index:
+    """One index that the optimizer may use, its columns in order."""
+
+    name: str
+    unique: bool
+    columns: tuple[str, ...]
+    whole: bool  # no part is an expression or a column prefix
+    ordered: bool  # a B-tree; a hash (MEMORY tables) finds single rows, but no ranges
+    descending: tuple[bool, ...] = ()  # per column; empty if the server doesn't say
+
+    def runs(self, primary: Index | None) -> list[tuple[str, bool]]:
+        """The columns that order its entries, and whether each descends: InnoDB appends the primary key."""
+        parts = [self, *([primary] if primary is not None and primary.whole else [])]
+        found: dict[str, bool] = {}
+        for part in parts:
+            down = part.descending or (False,) * len(part.columns)
+            for name, descends in zip(part.columns, down, strict=True):
+                found.setdefault(name, descends)
+        return list(found.items())
+
+
+def indexes(session: Session, schema: str, table: str) -> list[Index]:
+    """The table's indexes, primary key first. Ignored and invisible ones can't be used and are left out."""
+    switches = session.once(
+        "SELECT COLUMN_NAME FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = 'information_schema'"
+        " AND TABLE_NAME = 'STATISTICS' AND COLUMN_NAME IN ('IGNORED', 'IS_VISIBLE')"
+    )
+    usable = {b"IGNORED": " AND IGNORED = 'NO'", b"IS_VISIBLE": " AND IS_VISIBLE = 'YES'"}
+    rows = session.rows(
+        "SELECT INDEX_NAME, NON_UNIQUE, COLUMN_NAME, SUB_PART, INDEX_TYPE, COLLATION FROM information_schema.STATISTICS"
+        f" WHERE TABLE_SCHEMA = {sql.text(schema)} AND TABLE_NAME = {sql.text(table)}"
+        f"{''.join(usable[(name or b'').upper()] for (name,) in switches)}"
+        " ORDER BY INDEX_NAME <> 'PRIMARY', NON_UNIQUE, INDEX_NAME, SEQ_IN_INDEX"
+    )
+    parts: dict[str, list[tuple[bytes | None, ...]]] = {}
+    for row in rows:
+        parts.setdefault((row[0] or b"").decode(), []).append(row)
+    return [
+        Index(
+            name,
+            unique=found[0][1] == b"0",
+            columns=tuple((r[2] or b"").decode() for r in found),
+            whole=all(r[3] is None and r[2] is not None for r in found),
+            ordered=found[0][4] == b"BTREE",
+            descending=tuple(r[5] == b"D" for r in found),
+        )
+        for name, found in parts.items()
+    ]
+
+
+def cursor_index(found: Sequence[Index], order: Sequence[str]) -> str | None:
+    """The index to read along: one in exactly this order, else the one that follows it furthest; shortest."""
+    usable = [i for i in found if order and i.ordered and i.whole and i.columns[0] == order[0]]
+
+    def rank(index: Index) -> tuple[bool, int, int]:
+        common = sum(
+            1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(index.columns, order, strict=False))
+        )
+        return not _straight(found, index, order), -common, len(index.columns)
+
+    best = min(usable, key=rank, default=None)
+    return best.name if best else None
+
+
+def needs_sorting(found: Sequence[Index], name: str | None, order: Sequence[Column]) -> bool:
+    """Whether MySQL must sort to get this order from the index: for (a DESC, b), or an ENUM's number."""
+    index = next((i for i in found if i.name == name), None)
+    if index is None:
+        return False
+    # Such a column is ordered by an expression; see `sql.expression`.
+    return any(c.data_type in sql.NUMBERED for c in order) or not _straight(
+        found, index, [c.name for c in order]
+    )
+
+
+def _straight(found: Sequence[Index], index: Index, order: Sequence[str]) -> bool:
+    """Whether the index, read in one direction, yields rows in this order."""
+    primary = next((i for i in found if i.name == "PRIMARY"), None)
+    along = index.runs(primary)[: len(order)]
+    return [name for name, _ in along] == list(order) and len({down for _, down in along}) == 1
+
+
+# ---------------------------------------------------------------- names of columns that record changes
+
+# Discovery picks such a column on its own only if its name is one of CURSORS, or MySQL maintains it: only the
+# application knows whether every change sets it. So these are merely proposed, and a person decides.
+_CHANGED = r"updated?|updates?|upd|modif(?:y|ied|ication)|mod|changed?|chg|edit(?:ed)?|altered|amended|touched|revised|mtime"
+_BESIDE = r"last|date|datetime|time|timestamp|tstamp|stamp|ts|dt|at|on|gmt|utc|row|record|rec|sys|system|when"
+
+
+def likely_cursor(columns: Sequence[Column], table: str) -> Column | None:
+    """The first DATETIME or TIMESTAMP named after changes of the row; NOT NULL columns come first."""
+    named = [c for c in columns if c.data_type in CLOCKS and tells_changes(c.name, table)]
+    return min(named, key=lambda c: c.nullable, default=None)
+
+
+def tells_changes(name: str, table: str = "") -> bool:
+    """Whether a name refers to a row's last change and nothing else, such as its creation or a new password.
+
+    `modified`, `date_changed`, `LastUpdatedOn`, `ts_update`; in the table `wp_posts` also `post_modified`.
+    """
+    own = "|".join(re.escape(word) for word in _words_of(table))
+    beside = f"{_BESIDE}|{own}" if own else _BESIDE
+    letters = re.sub(r"[^a-z]", "", name.lower())
+    return re.fullmatch(rf"(?:{beside})*(?:{_CHANGED})(?:{beside})*", letters) is not None
+
+
+def _words_of(table: str) -> set[str]:
+    """The words of a table's name, and their singulars: `wp_posts` gives wp, posts and post."""
+    words = {word for word in re.split(r"[^a-z]+", table.lower()) if len(word) > 1}
+    letters = re.sub(r"[^a-z]", "", table.lower())
+    words |= {letters} if len(letters) > 1 else set()
+    singular = {re.sub(r"ies$", "y", word) for word in words} | {re.sub(r"e?s$", "", word) for word in words}
+    return words | {word for word in singular if len(word) > 1}
+
+
+# ---------------------------------------------------------------- foreign keys that write
+
+# ON UPDATE CASCADE and ON DELETE SET NULL write into the child's columns without firing its triggers or its
+# ON UPDATE CURRENT_TIMESTAMP, on MySQL and MariaDB alike: no cursor reveals such a change.
+_WRITING = ("CASCADE", "SET NULL", "SET DEFAULT")
+_NAMES = r"`(?:[^`]|``)+`(?:[.,] ?`(?:[^`]|``)+`)*"
+_RULE = "RESTRICT|CASCADE|SET NULL|NO ACTION|SET DEFAULT"
+_FOREIGN = re.compile(
+    rf" *(?:CONSTRAINT {_NAMES} )?FOREIGN KEY \((?P<columns>{_NAMES})\) REFERENCES (?P<parent>{_NAMES}) \({_NAMES}\)"
+    rf"(?: ON DELETE (?P<delete>{_RULE}))?(?: ON UPDATE (?P<update>{_RULE}))?"
+)
+
+
+def cascades(session: Session, table: Table) -> tuple[Cascade, ...]:
+    """The foreign keys by which MySQL itself changes rows of a table. ON DELETE CASCADE removes rows, which is up to `deletes`.
+
+    Read from its definition: MariaDB hides the constraints in information_schema from a user who may only
+    read.
+    """
+    try:
+        definition = session.rows(f"SHOW CREATE TABLE {sql.source(table)}")[0][1] or b""
+    except ConfigError:
+        return ()  # MySQL doesn't show it to a user who may read only some columns
+    return cascades_in(definition.decode(errors="replace"))
+
+
+def cascades_in(definition: str) -> tuple[Cascade, ...]:
+    """The same, parsed from a table's CREATE statement, which has one constraint per line."""
+    found = []
+    for line in definition.split("\n"):
+        key = _FOREIGN.match(line)
+        rules = writing(key["update"] or "", key["delete"] or "") if key else ()
+        if key and rules:
+            found.append(Cascade(_names(key["columns"]), ".".join(_names(key["parent"])), rules))
+    return tuple(found)
+
+
+def _names(quoted: str) -> tuple[str, ...]:
+    return tuple(name.replace("``", "`") for name in re.findall(r"`((?:[^`]|``)+)`", quoted))
+
+
+def writing(update: str, delete: str) -> tuple[str, ...]:
+    """The rules of a foreign key that change its child's columns."""
+    rules = (("ON UPDATE", update), ("ON DELETE", delete))
+    return tuple(f"{when} {what}" for when, what in rules if what in _WRITING[when == "ON DELETE" :])
+
+
+def touched(table: Table, found: tuple[Cascade, ...]) -> tuple[str, ...]:
+    """The replicated columns that change that way, in the table's order."""
+    named = {column for cascade in found for column in cascade.columns}
+    return tuple(column.name for column in table.columns if column.name in named)
+
+
+def cascade_note(table: Table, found: tuple[Cascade, ...]) -> Note | None:
+    """A note on the cascades, if rows are read by a cursor that misses them."""
+    columns = touched(table, found)
+    if table.cursor is None or not columns:
+        return None
+    by = tuple(cascade for cascade in found if set(cascade.columns) & set(columns))
+    return Note("cascades", table.column(table.cursor), columns, cascades=by)

@@ -8,7 +8,7 @@ from typing import Literal
 
 from floodmark.config.load import SourceSpec
 from floodmark.model.errors import ConfigError, DataError, FloodmarkError, TlsError, TransientError
-from floodmark.source.rows.text import MySQLError, NotTrusted
+from floodmark.source.rows.packets import MySQLError, NotTrusted
 
 Meaning = Literal[
     "log-in", "expired", "locked", "blocked", "plain", "rights", "execute", "name", "statement", "packet", "text",

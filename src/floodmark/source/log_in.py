@@ -22,8 +22,7 @@ from floodmark.config.load import SourceSpec, Tls
 from floodmark.host.process import hidden
 from floodmark.model.errors import ConfigError, FloodmarkError, TlsError, causes
 from floodmark.source.errors import parts
-from floodmark.source.rows import small
-from floodmark.source.rows import text as wire
+from floodmark.source.rows import packets as wire
 
 Address = tuple[str, int] | str
 
@@ -66,40 +65,8 @@ def _import() -> Any:
 pymysql = _import()
 
 
-class Link:
-    """A logged-in connection: PyMySQL's log-in, then its socket for statements and rows."""
-
-    def __init__(self, connection: Any, socket: socket.socket) -> None:
-        self.socket = socket  # free for others once a statement is answered, until the next statement
-        self.closed = False
-        self._connection = connection
-        self.warnings = 0  # that the last statement has left
-
-    def ask(self, sql: bytes) -> small.Result:
-        """The whole answer to a statement with a small result, or with none; raises MySQLError."""
-        try:
-            result = small.ask(self.socket, sql)
-        except small.Refused:
-            raise
-        except wire.MySQLError:
-            self.close()
-            raise
-        self.warnings = result.warnings
-        return result
-
-    @property
-    def number(self) -> int:
-        """The server's id of this connection."""
-        return int(self._connection.thread_id())
-
-    def close(self) -> None:
-        self.closed = True
-        with suppress(pymysql.MySQLError):
-            self._connection.close()
-
-
-def opened(spec: SourceSpec, address: Address, read_timeout: float, connect_timeout: float) -> Link:
-    """A connection to the server at this address, which may be a tunnel's; raises MySQLError."""
+def opened(spec: SourceSpec, address: Address, read_timeout: float, connect_timeout: float) -> Connection:
+    """A logged-in connection to the server at this address, which may be a tunnel's; raises MySQLError."""
     context = None if spec.tls is not None and spec.tls.mode == "disabled" else _context(spec.tls)
     user, password, database = map(
         _bytes, ("user", "password", "database"), (spec.user, spec.password, spec.database)
@@ -107,7 +74,7 @@ def opened(spec: SourceSpec, address: Address, read_timeout: float, connect_time
     link = _reached(address, spec.host, connect_timeout)
     seconds = read_timeout or None
     try:
-        connection = _Connection(
+        connection = Connection(
             host=spec.host,  # for its certificate
             user=user,
             password=password,
@@ -131,15 +98,16 @@ def opened(spec: SourceSpec, address: Address, read_timeout: float, connect_time
         if (meaning := _meaning(error)) is error:
             raise
         raise meaning from error
-    made = (context.made if context is not None else None) or link
-    made.settimeout(seconds)
-    return Link(connection, made)
+    connection.link = (context.made if context is not None else None) or link
+    connection.link.settimeout(seconds)
+    return connection
 
 
-class _Connection(pymysql.connections.Connection):  # type: ignore[misc, name-defined]
-    """PyMySQL's connection, which checks the server's demands before it complies."""
+class Connection(pymysql.connections.Connection):  # type: ignore[misc, name-defined]
+    """PyMySQL's connection, which checks the server's demands before it complies, and leaves its socket to others then."""
 
     spec: SourceSpec
+    link: socket.socket  # free for others once a statement is answered, until the next statement
     until: float
     room: int | None = _MOST_BYTES  # bytes that may still arrive before we are logged in
     ssl: bool
@@ -190,6 +158,15 @@ class _Connection(pymysql.connections.Connection):  # type: ignore[misc, name-de
         if name == "client_ed25519":
             _need_pynacl(self.spec)
         return super()._process_auth(plugin_name, auth_packet, handler)
+
+    @property
+    def number(self) -> int:
+        """The server's id of this connection."""
+        return int(self.thread_id())
+
+    def close(self) -> None:
+        with suppress(pymysql.MySQLError):  # it is closed
+            super().close()
 
     def set_character_set(self, charset: str, collation: str | None = None) -> None:
         """Does nothing: the session's first statement sets the character set, along with everything else."""

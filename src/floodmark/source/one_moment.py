@@ -14,11 +14,10 @@ from contextlib import suppress
 
 from floodmark.model.errors import ConfigError
 from floodmark.model.notes import Obstacle
+from floodmark.model.open_work import Trust
 from floodmark.model.table import Table
 from floodmark.source import sql
-from floodmark.source.session import Session, as_text
-from floodmark.source.trust import Trust
-from floodmark.source.version import version
+from floodmark.source.session import Session, as_text, version
 
 # Seconds that a snapshot waits for the table's metadata lock: an ALTER goes first.
 DDL_PATIENCE = 3

@@ -1,28 +1,15 @@
-"""Who may still commit a row: the running statements and the open transactions.
-
-A row's cursor is the moment at which its statement began. So any row that appears later with an old cursor
-belongs to a statement that is running now, or was written by a transaction that is open now. The rule:
-
-- A running statement holds every table back, unless it is proven unable to write.
-- A transaction that has written rows holds back the tables it may have written to: those it has locked if the
-  server shows that, else all.
-
-docs/decisions/0010-who-may-still-write.md has the proofs, and says why no other sign will do.
-"""
+"""What a server shows of work that may still commit a row; `model.open_work` says what it means."""
 
 from __future__ import annotations
 
 import random
 import time
-from collections.abc import Iterable, Mapping, Set
-from dataclasses import dataclass, replace
 from secrets import token_hex
 
 from floodmark.model.errors import ConfigError, TransientError
+from floodmark.model.open_work import Name, OpenWork, Sight, Transaction, may_still_commit
 from floodmark.source.session import LABEL, Row, Session, as_text
 
-# trx_started has whole seconds and is set a moment after the statement's NOW().
-TRX_SLACK = 1.0
 # How many times to query the list of transactions until it is fresh; the pauses grow to this many seconds.
 LOOKS = 16
 PAUSE = 1.5
@@ -36,59 +23,8 @@ _BACKGROUND = (
 _EXECUTING = "('executing', 'Sending data', 'Sending to client', 'Creating sort index', 'User sleep')"
 _MAY_READ = "('statement/sql/select', 'statement/sql/execute_sql', 'statement/com/Execute')"
 _READ_LOCKS = "('INTENTION_EXCLUSIVE', 'SHARED', 'SHARED_HIGH_PRIO', 'SHARED_READ')"
-# Isolation levels that a transaction which loads a table's definition never has.
-_OWN_SNAPSHOT = ("REPEATABLE READ", "SERIALIZABLE")
-
 # The server's clock when the statement gets there, not when it began.
 CLOCK = "UNIX_TIMESTAMP(SYSDATE(6))"
-
-Name = tuple[str, str]  # schema and table, in lower case
-
-
-@dataclass(frozen=True)
-class Sight:
-    """What the server lets us see of other connections' work."""
-
-    process: bool  # their statements and transactions
-    mariadb: bool = False
-    locks: bool = False  # everything that their transactions have locked
-
-
-@dataclass(frozen=True)
-class OpenWork:
-    """A transaction or statement that may still commit rows with an earlier cursor."""
-
-    start: float
-    thread: int  # 0: a transaction without a connection
-    trx: str  # its id, or "" for a statement
-    who: str
-    modified: bool = False  # it has written rows
-    tables: frozenset[Name] | None = None  # those it may have written to; None: any
-    perhaps_reads: bool = False  # as far as we know, it may only be reading
-
-    def may_write(self, schema: str, table: str) -> bool:
-        return self.tables is None or (schema.lower(), table.lower()) in self.tables
-
-    def describe(self, now: float) -> str:
-        age = f"open for {max(0, int(now - self.start))} s"
-        if not self.thread:
-            return f"prepared (XA) transaction without a connection, {age}"
-        what = "transaction" if self.trx else "statement"
-        reads = ", perhaps only reading" if self.perhaps_reads else ""
-        return f"{what} of connection {self.thread} ({self.who}), {age}{reads}"
-
-
-@dataclass(frozen=True)
-class Transaction:
-    """A transaction as InnoDB lists it."""
-
-    start: float
-    thread: int
-    trx: str
-    who: str
-    modified: bool
-    read_only: bool
-    isolation: str
 
 
 def all_open_work(session: Session, sight: Sight) -> list[OpenWork]:
@@ -104,38 +40,6 @@ def all_open_work(session: Session, sight: Sight) -> list[OpenWork]:
     if locks is not None and _lost(session):  # an incomplete list of locks proves nothing
         locks = None
     return may_still_commit(running, executing, transactions, locks, sight.mariadb)
-
-
-def may_still_commit(
-    running: Iterable[OpenWork],
-    executing: Set[int],
-    transactions: Iterable[Transaction],
-    locks: Mapping[int, frozenset[Name]] | None,
-    mariadb: bool,
-) -> list[OpenWork]:
-    """The part of all this work that may still commit a row, oldest first.
-
-    `executing`: connections whose statement holds all its locks and may only be reading. `locks`: the tables
-    that each connection may write to; None if the server doesn't tell.
-    """
-    readers, doubtful = set(), set()
-    found: list[OpenWork] = []
-    # A prepared transaction's locks are shown as its connection's while that lives, else as nobody's.
-    anybodys = frozenset[Name]().union(*(locks or {}).values()) or None
-    for one in transactions:
-        if one.modified:
-            tables = (locks or {}).get(one.thread) if one.thread else anybodys
-            found.append(OpenWork(one.start - TRX_SLACK, one.thread, one.trx, one.who, True, tables))
-        elif one.read_only and (mariadb or one.isolation in _OWN_SNAPSHOT):
-            readers.add(one.thread)
-        elif one.read_only:
-            doubtful.add(one.thread)
-    if locks is not None:
-        readers |= {thread for thread in executing if thread not in locks}
-    for statement in running:
-        if statement.thread not in readers:
-            found.append(replace(statement, perhaps_reads=statement.thread in doubtful))
-    return sorted(found, key=lambda h: h.start)
 
 
 def _statements(session: Session, sight: Sight) -> list[OpenWork]:

@@ -1,7 +1,8 @@
-"""Queries on a table's index: its ends, the rows in a range, and the edges that cut it evenly.
+"""Queries on a table's index: its ends, the rows in a range, the edges that cut it evenly, and which keys are there.
 
 Nothing here reads whole rows: ends are index lookups, counts of large ranges come from EXPLAIN's dives, edges
 are keyset steps with OFFSET or, for integer keys, bisections by dives. So sparse ids make no empty slices.
+Equality of keys is MySQL's own, in the key's collation: one that differs only in case counts as present.
 """
 
 from __future__ import annotations
@@ -14,12 +15,12 @@ from dataclasses import replace
 
 import pyarrow as pa
 
-from floodmark.model.position import Position, Value
+from floodmark.model.position import Key, Position, Value
 from floodmark.model.table import Column, Table
 from floodmark.model.times import TEMPORAL
+from floodmark.model.types import comparison, fields, key_expression
 from floodmark.source import sql
-from floodmark.source.session import Row, Session
-from floodmark.source.version import version
+from floodmark.source.session import Row, Session, version
 
 # Dives yield proportions, and this is close enough.
 TOLERANCE = 0.15
@@ -41,29 +42,24 @@ def every_row(table: Table) -> Table:
 def last(session: Session, table: Table, below: Value | None) -> Position | None:
     """The highest position with a cursor below the given value, or overall without one."""
     assert table.cursor is not None
-    cursor = table.column(table.cursor)
+    cursor, index = table.column(table.cursor), table.source.cursor_index
     name = sql.quote(cursor.name)
     conditions = [f"{name} < {sql.literal(cursor, below)}"] if below is not None else [f"{name} IS NOT NULL"]
-    source, order = sql.source(table, table.source.cursor_index), sql.ordering(table, table.order, "DESC")
+    columns, order = sql.position_columns(table, table.order), sql.ordering(table, table.order, "DESC")
     while True:
         among = conditions
-        if table.source.cursor_index in table.source.needs_sort:
-            top = session.rows(
-                f"SELECT {name} FROM {source}{sql.filtered(table, conditions)} ORDER BY {name} DESC LIMIT 1"
-            )
+        if index in table.source.needs_sort:
+            top = session.rows(sql.query(table, name, conditions, index, order=f"{name} DESC", most=1))
             if not top:
                 return None
             among = [_is(cursor, top[0][0])]
-        rows = session.rows(
-            f"SELECT {sql.position_columns(table, table.order)} FROM {source}{sql.filtered(table, among)}"
-            f" ORDER BY {order} LIMIT 1"
-        )
+        rows = session.rows(sql.query(table, columns, among, index, order=order, most=1))
         if rows or among is conditions:  # otherwise the row went away between the two queries
             return sql.position_of(table, table.order, rows[0]) if rows else None
 
 
-def _is(column: Column, cell: bytes | None) -> str:
-    return f"{sql.quote(column.name)} = {sql.literal(column, sql.value_of(column, cell or b''))}"
+def _is(column: Column, cell: bytes | None, sign: str = "=") -> str:
+    return f"{sql.quote(column.name)} {sign} {sql.literal(column, sql.value_of(column, cell or b''))}"
 
 
 def nth(
@@ -82,10 +78,8 @@ def nth(
         conditions = [f"{sql.quote(by[0])} IS NOT NULL"]
     if tuple(by) == table.order and index in table.source.needs_sort:
         return _nth_of_ties(session, table, conditions, n)
-    rows = session.rows(
-        f"SELECT {sql.position_columns(table, by)} FROM {sql.source(table, index)}{sql.filtered(table, conditions)}"
-        f" ORDER BY {sql.ordering(table, by)} LIMIT 1 OFFSET {int(n) - 1}"
-    )
+    columns, order = sql.position_columns(table, by), sql.ordering(table, by)
+    rows = session.rows(sql.query(table, columns, conditions, index, order=order, most=1, skip=n - 1))
     return sql.position_of(table, by, rows[0]) if rows else None
 
 
@@ -95,21 +89,16 @@ def _index(table: Table, by: Sequence[str]) -> str | None:
 
 def _nth_of_ties(session: Session, table: Table, conditions: Sequence[str], n: int) -> Position | None:
     """The same for an index that doesn't yield the order: only rows that share a cursor are sorted."""
-    cursor, source = table.column(table.order[0]), sql.source(table, table.source.cursor_index)
-    name = sql.quote(cursor.name)
+    cursor, index = table.column(table.order[0]), table.source.cursor_index
+    name, order = sql.quote(cursor.name), sql.ordering(table, table.order)
     while True:
-        found = session.rows(
-            f"SELECT {name} FROM {source}{sql.filtered(table, conditions)} ORDER BY {name} LIMIT 1 OFFSET {int(n) - 1}"
-        )
+        found = session.rows(sql.query(table, name, conditions, index, order=name, most=1, skip=n - 1))
         if not found:
             return None
-        tied = _is(cursor, found[0][0])
-        lower = [*conditions, tied.replace(" = ", " < ", 1)]
-        before = count(session, table, lower, table.source.cursor_index)
-        rows = session.rows(
-            f"SELECT {sql.position_columns(table, table.order)} FROM {source}{sql.filtered(table, [*conditions, tied])}"
-            f" ORDER BY {sql.ordering(table, table.order)} LIMIT 1 OFFSET {max(0, int(n) - 1 - before)}"
-        )
+        before = count(session, table, [*conditions, _is(cursor, found[0][0], "<")], index)
+        tied = [*conditions, _is(cursor, found[0][0])]
+        columns, skip = sql.position_columns(table, table.order), max(0, n - 1 - before)
+        rows = session.rows(sql.query(table, columns, tied, index, order=order, most=1, skip=skip))
         if rows:  # otherwise rows went away between the queries
             return sql.position_of(table, table.order, rows[0])
 
@@ -144,20 +133,18 @@ def _ranked(
 ) -> tuple[Position, ...]:
     """The same edges if no index yields the order: one sort for all of them."""
     conditions = sql.between(table, by, after, upto) or [f"{sql.quote(by[0])} IS NOT NULL"]
-    rows = f"FROM {sql.source(table, _index(table, by))}{sql.filtered(table, conditions)}"
-    order = sql.ordering(table, by)
+    index, order = _index(table, by), sql.ordering(table, by)
     if version(session).windows:
         names = [f"o{i}" for i in range(len(by))]
-        chosen = ", ".join(
-            f"{sql.expression(table.column(c))} AS {n}" for c, n in zip(by, names, strict=True)
-        )
+        named = [f"{sql.expression(table.column(c))} AS {n}" for c, n in zip(by, names, strict=True)]
+        chosen = ", ".join([*named, f"ROW_NUMBER() OVER (ORDER BY {order}) AS place"])
         cells = session.rows(
-            f"SELECT {', '.join(names)} FROM (SELECT {chosen}, ROW_NUMBER() OVER (ORDER BY {order}) AS place {rows})"
+            f"SELECT {', '.join(names)} FROM ({sql.query(table, chosen, conditions, index)})"
             f" AS ranked WHERE place % {int(step)} = 0 ORDER BY place"
         )
     else:
-        chosen = sql.position_columns(table, by)
-        cells = _every(session, f"SELECT {chosen} {rows} ORDER BY {order}", len(by), step)
+        ranked = sql.query(table, sql.position_columns(table, by), conditions, index, order=order)
+        cells = _every(session, ranked, len(by), step)
     found = tuple(sql.position_of(table, by, row) for row in cells)
     return found[:-1] if found and found[-1] == upto else found
 
@@ -177,21 +164,18 @@ def _every(session: Session, query: str, columns: int, step: int) -> list[Row]:
 def estimate(session: Session, table: Table, index: str | None, conditions: Sequence[str]) -> int:
     """The optimizer's estimate of the rows in a range: a proportion, not a count."""
     # A SUM, because MySQL doesn't dive into a forced index unless something is aggregated: it then says 1.
-    plan = session.records(
-        f"EXPLAIN FORMAT=TRADITIONAL SELECT SUM(1) FROM {sql.source(table, index)}{sql.where(list(conditions))}"
-    )
-    return int(plan[0]["rows"] or 0)
+    asked = sql.query(table, "SUM(1)", conditions, index, every=True)
+    return int(session.records(f"EXPLAIN FORMAT=TRADITIONAL {asked}")[0]["rows"] or 0)
 
 
 def empty(session: Session, table: Table) -> bool:
     """Whether the table has no row that matches its `where`."""
-    return not session.rows(f"SELECT 1 FROM {sql.source(table)}{sql.filtered(table, [])} LIMIT 1")
+    return not session.rows(sql.query(table, "1", most=1))
 
 
 def count(session: Session, table: Table, conditions: Sequence[str], index: str | None = None) -> int:
     """The exact number of rows; for ranges covered by an index, or where an estimate won't do."""
-    rows = session.rows(f"SELECT COUNT(*) FROM {sql.source(table, index)}{sql.filtered(table, conditions)}")
-    return int(rows[0][0] or 0)
+    return int(session.rows(sql.query(table, "COUNT(*)", conditions, index))[0][0] or 0)
 
 
 def table_rows(session: Session, table: Table) -> int:
@@ -275,10 +259,9 @@ def _sum(
     session: Session, table: Table, hashed: str, low: Position | None, high: Position | None
 ) -> tuple[int, str]:
     """The number of rows in a range, and the sum of their hashes."""
-    [(rows, total)] = session.rows(
-        f"SELECT COUNT(*), SUM({hashed}) FROM {sql.source(table, table.source.cursor_index)}"
-        f"{sql.filtered(table, sql.between(table, table.order, low, high))}"
-    )
+    inside = sql.between(table, table.order, low, high)
+    asked = sql.query(table, f"COUNT(*), SUM({hashed})", inside, table.source.cursor_index)
+    [(rows, total)] = session.rows(asked)
     return int(rows or 0), (total or b"0").decode()
 
 
@@ -304,8 +287,6 @@ def contents(
     session: Session, table: Table, low: Position | None, high: Position, *, every: bool = False
 ) -> str:
     """A fingerprint of the rows in a range, over all columns; `every`: also of rows outside `where`."""
-    from floodmark.model.types import fields
-
     cells = [f"IFNULL(CRC32({f.select}), '-')" for f in fields(table)]
     return _fingerprint(session, table, cells, low, high, every)[1]
 
@@ -313,8 +294,8 @@ def contents(
 def outside(session: Session, table: Table, conditions: Sequence[str]) -> str:
     """A fingerprint of the rows outside `where` that meet the conditions; empty if there are none."""
     hashed = _STRONG.format(f"CONCAT_WS('/', {', '.join(_places(table))})")
-    found = sql.where([*conditions, f"{sql.matches(table)} IS NOT TRUE"])
-    [(rows, total)] = session.rows(f"SELECT COUNT(*), SUM({hashed}) FROM {sql.source(table)}{found}")
+    found = [*conditions, f"{sql.matches(table)} IS NOT TRUE"]
+    [(rows, total)] = session.rows(sql.query(table, f"COUNT(*), SUM({hashed})", found, every=True))
     return f"{int(rows or 0)}:{total.decode()}" if total else ""
 
 
@@ -346,13 +327,12 @@ def uncommitted(session: Session, table: Table, low: Position | None, high: Posi
 
 
 def _first_uncommitted(session: Session, table: Table, low: Position | None, high: Position) -> Value | None:
+    columns, order = sql.position_columns(table, table.order), sql.ordering(table, table.order)
+    inside = sql.between(table, table.order, low, high)
+    asked = sql.query(table, columns, inside, table.source.cursor_index, order=order)
+
     def listed() -> Counter[Position]:
-        rows = session.rows(
-            f"SELECT {sql.position_columns(table, table.order)} FROM {sql.source(table, table.source.cursor_index)}"
-            f"{sql.filtered(table, sql.between(table, table.order, low, high))}"
-            f" ORDER BY {sql.ordering(table, table.order)}"
-        )
-        return Counter(sql.position_of(table, table.order, row) for row in rows)
+        return Counter(sql.position_of(table, table.order, row) for row in session.rows(asked))
 
     with _dirty(session):
         before = listed()
@@ -381,9 +361,7 @@ def shared_value(
     inside = sql.between(table, table.order, low, high)
 
     def first(*more: str, select: str = "1") -> Sequence[bytes | None] | None:
-        found = session.rows(
-            f"SELECT {select} FROM {sql.source(table)}{sql.filtered(table, [*inside, *more])} LIMIT 1"
-        )
+        found = session.rows(sql.query(table, select, [*inside, *more], most=1))
         return found[0] if found else None
 
     row = first(select=cell)
@@ -399,3 +377,80 @@ def shared_value(
     if first(f"NOT ({same})") is not None:
         return False, None
     return True, value.decode() + ("+00" if column.data_type == "timestamp" else "")
+
+
+def absent_keys(session: Session, table: Table, keys: Sequence[Key]) -> list[Key]:
+    """The keys for which the source has no row, or none that matches the table's `where`."""
+    missing: list[Key] = []
+    for some in sql.chunks(keys):
+        found = _found(session, table, some)
+        absent = [key for key in some if key not in found]
+        if found <= set(some):
+            missing += absent
+            continue
+        # Some rows' keys read differently ('ABC' for 'abc', '1.50' for '1.5'): query one by one to see which
+        # is which.
+        missing += [key for key in absent if not _found(session, table, [key])]
+    return missing
+
+
+def _found(session: Session, table: Table, keys: Sequence[Key]) -> set[Key]:
+    """The keys of matching rows, as the source spells them."""
+    columns, index = [table.column(name) for name in table.key], table.source.key_index
+    asked = sql.query(table, sql.position_columns(table, table.key), [sql.any_of(table, keys)], index)
+    return {
+        tuple(None if c is None else sql.value_of(column, c) for column, c in zip(columns, row, strict=True))
+        for row in session.rows(asked)
+    }
+
+
+# ---------------------------------------------------------------- weights of keys whose rows are gone
+
+
+def key_weights(session: Session, table: Table, keys: Sequence[Key]) -> list[bytes | None]:
+    """What `_floodmark_key` would be for rows with these keys; None if that can't be known without the rows.
+
+    The values are cast to the columns' types, so that the data files' expression gives them the same weights.
+    """
+    expression = key_expression(table) if table.mode == "upsert" else None
+    typed = [_type(table.column(name)) for name in table.key]
+    if expression is None or None in typed:
+        return [None] * len(keys)
+    found: list[bytes | None] = []
+    for some in sql.chunks(keys):
+        rows = " UNION ALL ".join(_row(table, i, key) for i, key in enumerate(some))
+        answers = session.rows(f"SELECT floodmark_n, {expression} FROM ({rows}) AS floodmark_keys")
+        by_number = {int(n or 0): weight for n, weight in answers}
+        found += [by_number[i] for i in range(len(some))]
+    return found
+
+
+def _row(table: Table, number: int, key: Key) -> str:
+    cells = []
+    for name, value in zip(table.key, key, strict=True):
+        column = table.column(name)
+        given = "NULL" if value is None else sql.literal(column, value)
+        cells.append(f"{(_type(column) or '{}').format(given)} AS {sql.quote(name)}")
+    return f"SELECT {number} AS floodmark_n, {', '.join(cells)}"
+
+
+def _type(column: Column) -> str | None:
+    """The expression that casts a literal to the column's type; None if not known here."""
+    kind = column.data_type
+    if comparison(column) == "weights":
+        return f"CONVERT({{}} USING {column.charset}) COLLATE {column.collation}"
+    if "zerofill" in column.type:
+        return None  # its text has leading zeros that no literal has
+    if kind in sql.NUMBERED or (kind == "bigint" and column.unsigned):
+        # In a UNION with smaller numbers, MySQL takes a bare number above 2^63 for a DECIMAL, or truncates
+        # it.
+        return "CAST({} AS UNSIGNED)"
+    if kind == "year":
+        return "LPAD({}, 4, '0')"
+    if kind in sql.BINARY or (kind in sql.NUMERIC and kind != "decimal"):
+        return "{}"
+    if kind == "decimal":
+        return f"CAST({{}} AS DECIMAL({column.precision},{column.scale}))"
+    if kind in ("datetime", "timestamp"):
+        return f"CAST({{}} AS DATETIME({column.fraction or 0}))"
+    return "CAST({} AS DATE)" if kind == "date" else None

@@ -85,12 +85,8 @@ def _beyond(table: Table, columns: Sequence[str], position: Position, side: str,
 
 def between(table: Table, columns: Sequence[str], low: Position | None, high: Position | None) -> list[str]:
     """The conditions of (low, high]; a missing end is open. A low end alone still excludes NULL cursors."""
-    conditions = []
-    if low is not None:
-        conditions.append(after(table, columns, low))
-    if high is not None:
-        conditions.append(upto(table, columns, high))
-    return conditions
+    ends = [after(table, columns, low)] if low is not None else []
+    return ends if high is None else [*ends, upto(table, columns, high)]
 
 
 def loose(table: Table, beyond: Value | None, zero: bool = False) -> str:
@@ -117,12 +113,10 @@ def any_of(table: Table, keys: Sequence[Key]) -> str:
 
 
 def _equals(table: Table, key: Key) -> str:
-    terms = []
-    for name, value in zip(table.key, key, strict=True):
-        column = table.column(name)
-        known = "IS NULL" if value is None else f"= {literal(column, value)}"
-        terms.append(f"{expression(column)} {known}")
-    return " AND ".join(terms)
+    pairs = [(table.column(name), value) for name, value in zip(table.key, key, strict=True)]
+    return " AND ".join(
+        f"{expression(c)} {'IS NULL' if value is None else f'= {literal(c, value)}'}" for c, value in pairs
+    )
 
 
 def matches(table: Table) -> str:
@@ -142,15 +136,8 @@ _CLOCKS = {
     "localtimestamp", "utc_date", "utc_time", "utc_timestamp", "unix_timestamp",
 }  # fmt: skip
 _CHANCE = {
-    "rand",
-    "uuid",
-    "uuid_short",
-    "connection_id",
-    "user",
-    "current_user",
-    "session_user",
-    "system_user",
-}
+    "rand", "uuid", "uuid_short", "connection_id", "user", "current_user", "session_user", "system_user"
+}  # fmt: skip
 
 
 def calls(condition: str) -> set[str]:
@@ -184,17 +171,14 @@ def _bare(condition: str) -> str:
 
 def _range(table: Table, piece: Slice) -> list[str]:
     """The conditions of a slice, whether or not a row matches `where`."""
-    found: list[str] = []
     if piece.kind == "keys":
-        found.append(any_of(table, piece.keys))
-    elif piece.kind == "loose":
-        found.append(loose(table, piece.beyond, piece.zero))
-    elif piece.by == "key":
-        found += between(table, table.key, piece.after, piece.upto)
-        found += between(table, table.order, piece.low, piece.high)
-    elif piece.by == "cursor":
-        found += between(table, table.order, piece.after, piece.upto)
-    return found
+        return [any_of(table, piece.keys)]
+    if piece.kind == "loose":
+        return [loose(table, piece.beyond, piece.zero)]
+    if piece.by == "key":
+        inside = between(table, table.key, piece.after, piece.upto)
+        return [*inside, *between(table, table.order, piece.low, piece.high)]
+    return between(table, table.order, piece.after, piece.upto) if piece.by == "cursor" else []
 
 
 def where(found: Sequence[str]) -> str:
@@ -204,6 +188,25 @@ def where(found: Sequence[str]) -> str:
 def filtered(table: Table, found: Sequence[str]) -> str:
     """The same for rows that match the table's `where`, too."""
     return where([*found, matches(table)] if table.recipe.where else found)
+
+
+def query(
+    table: Table,
+    chosen: str,
+    conditions: Sequence[str] = (),
+    index: str | None = None,
+    *,
+    order: str = "",
+    most: int | None = None,
+    skip: int | None = None,
+    every: bool = False,
+) -> str:
+    """The SELECT of rows that meet the conditions, and match the table's `where` unless it is about `every` row."""
+    text = f"SELECT {chosen} FROM {source(table, index)}"
+    text += where(conditions) if every else filtered(table, conditions)
+    text += f" ORDER BY {order}" if order else ""
+    text += f" LIMIT {int(most)}" if most is not None else ""
+    return text + (f" OFFSET {int(skip)}" if skip is not None else "")
 
 
 def index_of(table: Table, piece: Slice) -> str | None:
@@ -229,16 +232,13 @@ def chunks(keys: Sequence[Key]) -> Iterator[Sequence[Key]]:
 def select(table: Table, piece: Slice) -> str:
     """The whole SELECT of a slice, with columns in the order of the file."""
     chosen = ", ".join(f.select for f in fields(table))
-    return (
-        f"SELECT {chosen} FROM {source(table, index_of(table, piece))}{filtered(table, _range(table, piece))}"
-    )
+    return query(table, chosen, _range(table, piece), index_of(table, piece))
 
 
 def outside(table: Table, piece: Slice, chosen: Sequence[Field]) -> str:
     """The SELECT of some fields of a slice's rows for which `where` is false or NULL."""
-    fields_of = ", ".join(f.select for f in chosen)
     found = [*_range(table, piece), f"{matches(table)} IS NOT TRUE"]
-    return f"SELECT {fields_of} FROM {source(table, index_of(table, piece))}{where(found)}"
+    return query(table, ", ".join(f.select for f in chosen), found, index_of(table, piece), every=True)
 
 
 def ordering(table: Table, columns: Sequence[str], direction: str = "ASC") -> str:
@@ -251,9 +251,7 @@ def position_columns(table: Table, columns: Sequence[str]) -> str:
 
 def value_of(column: Column, cell: bytes) -> Value:
     """A cell of an order column as a position holds it."""
-    if column.data_type in NUMBERED:
-        return int(cell)
-    if column.data_type in NUMERIC and column.data_type != "decimal":
+    if column.data_type in NUMBERED or column.data_type in NUMERIC - {"decimal"}:
         return int(cell)
     if column.data_type in BINARY:
         return "0x" + cell.hex()

@@ -33,10 +33,9 @@ from floodmark.plan.origin import check_origin
 from floodmark.plan.wait import Source, settle
 from floodmark.services import Services
 from floodmark.source import ranges as edges
-from floodmark.source.cascades import of as cascades
-from floodmark.source.cascades import touched
-from floodmark.source.keys import gone, weights
-from floodmark.source.sources import source_id
+from floodmark.source.describe import cascades, touched
+from floodmark.source.identity import source_id
+from floodmark.source.ranges import absent_keys, key_weights
 from floodmark.verify.compare import compare, described
 from floodmark.verify.lookup import Differences
 
@@ -145,8 +144,8 @@ def lacking(services: Services, table: Table, keys: Sequence[Key], rows: int, fo
     weighed: list[bytes | None] = []
     if keys:
         with services.reading("deletes", table) as session:
-            absent = gone(session, table, keys)
-            weighed = weights(session, table, absent)
+            absent = absent_keys(session, table, keys)
+            weighed = key_weights(session, table, absent)
             empty = len(absent) >= rows and edges.empty(session, table)
         if absent and not force and (empty or implausible(rows, rows - len(absent))):
             raise _implausible(table, len(absent), rows)
@@ -199,7 +198,7 @@ def to_repair(
     Extra rows that it has exist twice, or their key reads differently.
     """
     with services.reading("verify", table) as session:
-        absent = set(gone(session, table, found.extra))
+        absent = set(absent_keys(session, table, found.extra))
     there = (key for key in found.extra if key not in absent)
     different = (key for key, _ in found.different)
     return (*found.missing, *different, *there), tuple(absent)

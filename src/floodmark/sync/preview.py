@@ -17,7 +17,7 @@ from floodmark.log.pipeline import StorePipeline
 from floodmark.log.system import Start, Starts
 from floodmark.model import results
 from floodmark.model.errors import ConfigError, FloodmarkError, Interrupted, exit_code
-from floodmark.model.note_words import sentence
+from floodmark.model.notes import sentence
 from floodmark.model.policies import tells_rows_apart, when_too_long
 from floodmark.model.run import SyncOptions, Wait
 from floodmark.model.table import Table
@@ -32,9 +32,9 @@ from floodmark.plan.make import survey
 from floodmark.plan.tables import StoredTables
 from floodmark.plan.takeover import Takeover
 from floodmark.plan.wait import Source
+from floodmark.source.connections import SharedLooks
 from floodmark.source.describe import Discovered, discover_with_notes, resolve
 from floodmark.source.session import Session
-from floodmark.source.shared_looks import SharedLooks
 from floodmark.store.store import Store
 from floodmark.sync import deletes
 

@@ -39,8 +39,8 @@ from floodmark.plan.wait import Source
 from floodmark.services import Services
 from floodmark.source.describe import discover
 from floodmark.source.errors import as_discovered
+from floodmark.source.identity import source_id
 from floodmark.source.session import Session
-from floodmark.source.sources import source_id
 from floodmark.verify.lookup import AT_ONCE, Differences, look_up
 from floodmark.verify.scope import parsed_columns, rows_before, scope_of
 from floodmark.verify.search import search

@@ -27,9 +27,9 @@ from floodmark.model.row_hash import Sums, groups, hashes, to_hex
 from floodmark.model.table import Table
 from floodmark.model.types import Field
 from floodmark.source import canonical, sql
+from floodmark.source.identity import end_read, session_on
 from floodmark.source.read import Batches, UnfitValue
 from floodmark.source.session import Session
-from floodmark.source.sources import end_read, session_on
 from floodmark.spark.job import Relay
 from floodmark.verify.rows import HashedRows, Listing, key_columns, key_of_hashes
 from floodmark.verify.sketch import Sketch, Sketches

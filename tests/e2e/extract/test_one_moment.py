@@ -16,8 +16,8 @@ from floodmark.setup.services.databases import DatabaseServer
 from floodmark.source import one_moment
 from floodmark.source.describe import discover_with_notes
 from floodmark.source.one_moment import at_moment, moment_of, obstacle, open_snapshot, proof
+from floodmark.source.server import trust_in
 from floodmark.source.session import Session
-from floodmark.source.trust import trust_in
 from tests.conftest import BOTH, NO_MYSQL, PATIENT, SERVERS
 from tests.support import transfers
 from tests.support.transfers import LOGGED

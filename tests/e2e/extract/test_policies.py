@@ -12,8 +12,8 @@ import pytest
 from floodmark.config.load import TableOptions
 from floodmark.model.warehouse import REDSHIFT
 from floodmark.source.describe import discover_with_notes
+from floodmark.source.read import check_lengths
 from floodmark.source.session import Session
-from floodmark.source.too_long import check_lengths
 from tests.conftest import Workspace
 from tests.support.redshift import RedshiftStandIn
 

@@ -14,8 +14,7 @@ from floodmark.model.table import Table
 from floodmark.source import ranges as edges
 from floodmark.source import sql
 from floodmark.source.describe import discover, discover_with_notes
-from floodmark.source.session import Session
-from floodmark.source.version import version
+from floodmark.source.session import Session, version
 from floodmark.sync.preview import plan
 from tests.conftest import Database, Workspace
 from tests.support import every_key as keys

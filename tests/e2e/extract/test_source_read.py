@@ -196,7 +196,7 @@ def test_batches_have_the_requested_size_and_lose_no_row(database: Any, spec: So
                 sizes.append(batch.num_rows)
                 ids += batch["id"].to_pylist()
             assert sizes[0] == rows and sorted(ids) == list(range(1, 20001))
-            assert (batches.rows, batches.changed) == (20000, 0)
+            assert (batches.rows, batches.changes.total()) == (20000, 0)
     assert gc.isenabled()
 
 

@@ -53,7 +53,7 @@ def read(database: Any, name: str = "zoo", **options: Any) -> pa.Table:
         source = spec(database, "TLS" in way)
         with Session(source, purpose="test") as session, pytest.MonkeyPatch.context() as patch:
             if "in Python" in way:
-                patch.setattr("floodmark.source.rows.text.compiled", None)
+                patch.setattr("floodmark.source.rows.decoder.compiled", None)
             if "as text" in way:
                 patch.setattr("floodmark.source.rows.decoder.layout", lambda definitions, wanted: None)
             chosen = ", ".join(f.select for f in fields(table))

@@ -12,8 +12,8 @@ from datetime import datetime
 import pytest
 
 from floodmark.model.errors import TransientError
+from floodmark.model.open_work import OpenWork, Sight
 from floodmark.source import open_work, time_zones
-from floodmark.source.open_work import OpenWork, Sight
 from floodmark.source.session import Session
 from tests.conftest import Workspace
 from tests.support.open_transactions import (

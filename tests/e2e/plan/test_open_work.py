@@ -13,8 +13,8 @@ import pytest
 from floodmark.config.load import SourceSpec
 from floodmark.setup.services.databases import DatabaseServer
 from floodmark.source import open_work
+from floodmark.source.server import trust_in
 from floodmark.source.session import Session
-from floodmark.source.trust import trust_in
 from tests.conftest import PATIENT, Workspace, fresh_database
 from tests.support.open_transactions import (
     ORDERS_IN_MICROSECONDS,

@@ -11,8 +11,8 @@ import pytest
 from floodmark.config.load import SourceSpec
 from floodmark.setup.services.databases import DatabaseServer
 from floodmark.source import ranges as edges
+from floodmark.source.server import trust_in
 from floodmark.source.session import Session
-from floodmark.source.trust import trust_in
 from tests.conftest import Database, Workspace
 from tests.support.open_transactions import (
     ORDERS_BY_HAND,

@@ -20,7 +20,7 @@ from floodmark.model.table import Table
 from floodmark.model.types import KEY_FIELD, fields
 from floodmark.source import sql
 from floodmark.source.describe import discover
-from floodmark.source.keys import gone, weights
+from floodmark.source.ranges import absent_keys, key_weights
 from floodmark.source.read import Batches
 from floodmark.source.session import Session
 from floodmark.store.store import Store
@@ -84,14 +84,16 @@ def test_deleted_keys_of_every_type_are_found_and_written_like_their_rows(
     with session(database) as s:
         table = discover(s, "t", TableOptions(cursor="update_at", mode="upsert"), database.name)
         keys, rows = keys_of(s, table), rows_of(s, table)
-        weighed = weights(s, table, keys)
-        assert gone(s, table, keys) == []
+        weighed = key_weights(s, table, keys)
+        assert absent_keys(s, table, keys) == []
         if KEY_FIELD in rows[0]:
             assert weighed == [row[KEY_FIELD] for row in rows]
         names = [f.name for f in key_fields(table, fields(table))]
         assert key_file(tmp_path, table, keys, weighed) == [{n: row[n] for n in names} for row in rows]
         database.execute("DELETE FROM t WHERE n_ % 3 = 1")
-        assert gone(s, table, keys) == [k for k, row in zip(keys, rows, strict=True) if row["n_"] % 3 == 1]
+        assert absent_keys(s, table, keys) == [
+            k for k, row in zip(keys, rows, strict=True) if row["n_"] % 3 == 1
+        ]
 
 
 @pytest.mark.parametrize("collation", [*COLLATIONS, *MYSQLS])
@@ -111,7 +113,7 @@ def test_a_keys_weight_is_the_same_without_its_row(database: Any, collation: str
     with session(database) as s:
         for key in (("k",), ("n_", "d", "k")):
             table = discover(s, "t", TableOptions(key=key, cursor="update_at"), database.name)
-            assert weights(s, table, keys_of(s, table)) == [row[KEY_FIELD] for row in rows_of(s, table)]
+            assert key_weights(s, table, keys_of(s, table)) == [row[KEY_FIELD] for row in rows_of(s, table)]
 
 
 def test_a_zero_filled_key_has_no_weight_without_its_row(database: Any) -> None:
@@ -121,8 +123,8 @@ def test_a_zero_filled_key_has_no_weight_without_its_row(database: Any) -> None:
     )
     with session(database) as s:
         table = discover(s, "t", TableOptions(cursor="update_at"), database.name)
-        assert weights(s, table, keys_of(s, table)) == [None]  # its text is 00005
-        assert gone(s, table, [("a", 5), ("a", 6)]) == [("a", 6)]
+        assert key_weights(s, table, keys_of(s, table)) == [None]  # its text is 00005
+        assert absent_keys(s, table, [("a", 5), ("a", 6)]) == [("a", 6)]
 
 
 def test_a_key_that_is_only_spelled_differently_is_not_deleted(database: Any) -> None:
@@ -132,7 +134,7 @@ def test_a_key_that_is_only_spelled_differently_is_not_deleted(database: Any) ->
     )
     with session(database) as s:
         table = discover(s, "t", TableOptions(cursor="update_at"), database.name)
-        assert gone(s, table, [("abc",), ("x",), ("Y",), ("z",), ("ab",)]) == [("z",), ("ab",)]
+        assert absent_keys(s, table, [("abc",), ("x",), ("Y",), ("z",), ("ab",)]) == [("z",), ("ab",)]
 
 
 def test_rows_that_no_longer_match_the_where_count_as_deleted(database: Any) -> None:
@@ -145,4 +147,4 @@ def test_rows_that_no_longer_match_the_where_count_as_deleted(database: Any) -> 
         table = discover(s, "t", options, database.name)
         keys: list[Key] = [(i,) for i in range(1, 2011)]
         expected = [(i,) for i in range(1, 2011) if i > 2000 or i % 3 == 2]
-        assert gone(s, table, keys) == expected
+        assert absent_keys(s, table, keys) == expected

@@ -16,7 +16,7 @@ import pytest
 
 from floodmark.config.load import SourceSpec
 from floodmark.setup.services.databases import DatabaseServer
-from floodmark.source.server import look
+from floodmark.source.server import server_facts
 from floodmark.source.session import Session
 from tests.conftest import Database, Workspace
 from tests.support.doctor_checks import doctor
@@ -339,11 +339,11 @@ def test_how_long_transactions_stay_open_is_measured_on_the_server(kind: str, or
     with closing(orders.database.connect()) as link, Session(spec) as session:
         link.cursor().execute("INSERT INTO orders (amount) VALUES (1)")
         time.sleep(1.2)
-        longest = look(session).longest
+        longest = server_facts(session).longest
         assert longest is not None and longest.seconds > 1 and longest.remembered == (kind == "mysql")
         link.commit()
         if kind == "mysql":
-            longest = look(session).longest
+            longest = server_facts(session).longest
             assert longest is not None and longest.seconds > 1
 
 

@@ -47,7 +47,7 @@ def test_the_user_has_a_name_and_owns_only_what_it_needs(image: Image) -> None:
 
 def test_java_the_compiled_reader_and_the_dashboard_are_there(image: Image) -> None:
     assert 'version "17.' in image.run("java", "-version").stderr
-    asked = "import uvicorn, apprise; from floodmark.source.rows.text import compiled; print(compiled is not None)"
+    asked = "import uvicorn, apprise; from floodmark.source.rows.decoder import compiled; print(compiled is not None)"
     assert image.run("python", "-c", asked).stdout == "True\n"
     shown = image.run(*json.loads(only("ENTRYPOINT")), *json.loads(only("CMD")))
     assert shown.returncode == 0 and "Usage: floodmark" in shown.stdout

@@ -92,7 +92,7 @@ def test_the_pure_wheel_works_without_compiled_code(
     pip = (plain / "python", "-m", "pip", "--quiet", "install", "--no-deps", "--no-index")
     target = tmp_path / "pure"
     dist.run(*pip, "--target", target, wheels[1])
-    code = "from floodmark.source.rows import text, decoder; print(text.compiled, text.__file__)"
+    code = "from floodmark.source.rows import decoder; print(decoder.compiled, decoder.__file__)"
     answer = dist.run(plain / "python", "-c", code, cwd=tmp_path, PYTHONPATH=str(target)).split()
     assert answer[0] == "None" and answer[1].startswith(str(target))
 

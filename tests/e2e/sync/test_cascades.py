@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 
 from floodmark.config.load import TableOptions, source_from
-from floodmark.model.note_words import sentence
-from floodmark.source.cascades import of, touched
-from floodmark.source.describe import discover, discover_with_notes
+from floodmark.model.notes import sentence
+from floodmark.source.describe import cascades, discover, discover_with_notes, touched
 from floodmark.source.session import Session
 from tests.conftest import Database, Workspace
 from tests.support.doctor_checks import doctor
@@ -37,7 +36,7 @@ def test_cascading_columns_are_named_even_to_a_read_only_user(database: Database
             return " ".join(map(sentence, found.notes))
 
         table = discover(session, "child", TableOptions(), database.name)
-        assert touched(table, of(session, table)) == ("parent_id", "owner_id")
+        assert touched(table, cascades(session, table)) == ("parent_id", "owner_id")
         note = said()
         assert (
             "parent_id, owner_id can change without update_at, through ON DELETE SET NULL from parent" in note

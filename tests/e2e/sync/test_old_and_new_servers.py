@@ -17,7 +17,7 @@ from floodmark.setup.services.compare import compare
 from floodmark.setup.services.databases import DatabaseServer, missing
 from floodmark.source import ranges as edges
 from floodmark.source.describe import discover
-from floodmark.source.version import version
+from floodmark.source.session import version
 from tests.conftest import Database, Floodmark, fresh_database
 from tests.support import every_key as keys
 from tests.support.every_type import ZOO, Kind

@@ -7,9 +7,10 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from floodmark.config.load import SourceSpec
+from floodmark.model.open_work import Trust
 from floodmark.setup.services.databases import DatabaseServer
+from floodmark.source.server import trust_in
 from floodmark.source.session import Session
-from floodmark.source.trust import Trust, trust_in
 from tests.conftest import Database, Workspace
 from tests.support.orders import NOTE, create_orders
 from tests.support.replicas import Pair, replicated

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from floodmark.model.origin import SourceId
-from floodmark.source.sources import Sources, exchanged
+from floodmark.model.origin import SourceId, Sources, exchanged
 from floodmark.sync import deletes
 from tests.conftest import Workspace
 from tests.support.orders import create_orders, fill_orders

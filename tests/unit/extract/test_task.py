@@ -218,7 +218,7 @@ def test_jobs_travel_whole_and_show_no_secret(job: SliceJob) -> None:
 class Opened:
     """Stands for a session of a task."""
 
-    def __init__(self, spec: SourceSpec, read_timeout: int, purpose: str, keep: object) -> None:
+    def __init__(self, spec: SourceSpec, read_timeout: int, purpose: str) -> None:
         self.spec, self.read_timeout, self.purpose = spec, read_timeout, purpose
         self.opened, self.at_rest, self.closed = time.monotonic(), True, False
 
@@ -237,9 +237,8 @@ def test_a_slice_is_read_in_the_session_of_the_last_one_only_if_that_is_young_an
     relay = Relay()
 
     def session(job: SliceJob) -> Opened:
-        found = cast(Opened, task._session(job, relay))
-        relay.leave(found)
-        return found
+        with task._session(job, relay) as found:
+            return cast(Opened, found)
 
     first, again = session(job), session(job)
     assert again is first

@@ -13,7 +13,7 @@ from floodmark.model.lineage import said_columns, with_lineage
 from floodmark.model.table import Column, Table
 from floodmark.model.types import fields
 from floodmark.model.warehouse import DUCKDB, LARGE_STRINGS, REDSHIFT
-from floodmark.source.convert import Unfit, to_arrow
+from floodmark.source.read import Unfit, to_arrow
 from tests.support.described import changed, described
 
 ID = Column("id", "int", "int", nullable=False)

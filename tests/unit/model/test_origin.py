@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from floodmark.model.errors import FloodmarkError
-from floodmark.model.origin import UNKNOWN_SOURCE, SourceId
-from floodmark.source.sources import SourceChanged, Sources
+from floodmark.model.origin import UNKNOWN_SOURCE, SourceChanged, SourceId, Sources
 
 HERE = SourceId("hostname=a/port=3306/server_id=1", "2025-01-01 00:00:00", 7)
 

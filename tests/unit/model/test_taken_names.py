@@ -9,7 +9,7 @@ import pytest
 from floodmark.model.lineage import Known, heirs, with_lineage
 from floodmark.model.origin import Witness
 from floodmark.model.table import Column, Table
-from floodmark.model.witnesses import Answer, mark
+from floodmark.model.witnesses import CurrentRow, mark
 from tests.support.described import changed, described
 
 ID = Column("id", "int(11)", "int", nullable=False)
@@ -28,7 +28,7 @@ def known(column: Column, lost: Column | None, *rows: tuple[object, ...], cursor
     found: list[Known] = []
     for number, (was, other, is_) in enumerate(rows):
         cells = ((mark(column), was), *(((mark(lost), other),) if lost else ()))
-        found.append((Witness((number,), cells), [Answer(cursor, {mark(column): is_})]))  # type: ignore[dict-item]
+        found.append((Witness((number,), cells), [CurrentRow(cursor, {mark(column): is_})]))  # type: ignore[dict-item]
     return found
 
 
@@ -97,7 +97,7 @@ def test_columns_in_another_order_are_the_same_ones_if_known_rows_tell_all_of_a_
         return [
             (
                 Witness((n,), ((mark(PRICE), price), (mark(NEW), new), (mark(COUNT), 1))),
-                [Answer(0, {mark(PRICE): price_now, mark(NEW): new_now, mark(COUNT): 1})],
+                [CurrentRow(0, {mark(PRICE): price_now, mark(NEW): new_now, mark(COUNT): 1})],
             )
             for n, (price, new, price_now, new_now) in enumerate(values)
         ]
@@ -127,7 +127,7 @@ def test_a_declared_rename_is_in_question_too_when_another_column_is_gone() -> N
     cost = replace(PRICE, name="cost")
     before, now = table(PRICE, NEW), table(cost, renames=(("price", "cost"),))
     assert taken(before, now, [])
-    told = [(Witness((1,), ((mark(PRICE), 1), (mark(NEW), 2))), [Answer(0, {mark(cost): 1})])]
+    told = [(Witness((1,), ((mark(PRICE), 1), (mark(NEW), 2))), [CurrentRow(0, {mark(cost): 1})])]
     assert not taken(before, now, [*told])
 
 

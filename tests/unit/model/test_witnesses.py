@@ -12,7 +12,7 @@ from floodmark.model.origin import Origin, Witness
 from floodmark.model.table import Column, Table
 from floodmark.model.witnesses import (
     EARLIER,
-    Answer,
+    CurrentRow,
     Deep,
     Fate,
     Verdict,
@@ -60,22 +60,22 @@ def rows(table: Table, n: int = 6, salt: int = 0) -> list[Witness]:
     return found
 
 
-def same(row: Witness, cursor: int = 0) -> list[Answer]:
-    return [Answer(cursor, dict(row.cells))]
+def same(row: Witness, cursor: int = 0) -> list[CurrentRow]:
+    return [CurrentRow(cursor, dict(row.cells))]
 
 
-def unlike(row: Witness, cursor: int = 0) -> list[Answer]:
-    return [Answer(cursor, {name: (value or 0) + 7 for name, value in row.cells})]
+def unlike(row: Witness, cursor: int = 0) -> list[CurrentRow]:
+    return [CurrentRow(cursor, {name: (value or 0) + 7 for name, value in row.cells})]
 
 
-def kept_but(row: Witness, column: Column, cursor: int = 0) -> list[Answer]:
+def kept_but(row: Witness, column: Column, cursor: int = 0) -> list[CurrentRow]:
     """The row with all cells changed but one."""
-    return [Answer(cursor, {n: v if n == mark(column) else (v or 0) + 7 for n, v in row.cells})]
+    return [CurrentRow(cursor, {n: v if n == mark(column) else (v or 0) + 7 for n, v in row.cells})]
 
 
 def verdict(
     table: Table,
-    answers: Sequence[Sequence[Answer]],
+    answers: Sequence[Sequence[CurrentRow]],
     now: Origin = SERVER,
     deep: Deep | None = BELOW,
     before: Origin = SERVER,
@@ -86,7 +86,7 @@ def verdict(
     return judge(table, replace(before, witnesses=tuple(asked)), now, asked, found, deep=deep)
 
 
-GONE: list[Answer] = []
+GONE: list[CurrentRow] = []
 
 
 @pytest.mark.parametrize("now", [SERVER, REMADE, OTHER_SERVER], ids=["same", "remade", "other server"])
@@ -217,7 +217,7 @@ def test_a_table_refilled_with_some_of_the_same_rows_is_a_different_one() -> Non
 
 def test_a_store_of_an_earlier_version_has_only_the_row_at_the_watermark() -> None:
     low = rows(BARE)[-1]._replace(cells=())
-    for answer, kind in (([Answer(-1, {})], "set back"), ([Answer(0, {})], "lives"), (GONE, "lives")):
+    for answer, kind in (([CurrentRow(-1, {})], "set back"), ([CurrentRow(0, {})], "lives"), (GONE, "lives")):
         found = fates(BARE, [low], [answer], steady=True)
         assert judge(BARE, Origin(), SERVER, [low], found).kind == kind
 
@@ -265,7 +265,7 @@ def test_checksums_are_compared_only_where_the_column_is_the_same() -> None:
     assert mark(NOTE) != mark(replace(NOTE, charset="latin1"))
     wider = changed(PLAIN, columns=(ID, replace(NOTE, type="varchar(80)")))
     asked = rows(PLAIN)
-    answers = [[Answer(0, {mark(wider.columns[1]): 5})] for _ in asked]
+    answers = [[CurrentRow(0, {mark(wider.columns[1]): 5})] for _ in asked]
     assert fates(wider, asked, answers, steady=True) == ["kept"] * 6
     assert told_by(ORDERS) == [CREATED, NOTE] and told_by(EVENTS) == [CREATED, NOTE]
 

@@ -10,7 +10,7 @@ import pytest
 
 from floodmark.model.origin import Origin, Witness
 from floodmark.model.table import Column, Table
-from floodmark.model.witnesses import Answer, Deep, Verdict, fates, judge, mark, told_by
+from floodmark.model.witnesses import CurrentRow, Deep, Verdict, fates, judge, mark, told_by
 from tests.support.described import changed, described
 
 ID = Column("id", "int", "int", False, extra="auto_increment")
@@ -75,7 +75,7 @@ def verdict(before: tuple[Table, Rows], after: tuple[Table, Rows], now: Origin) 
     (old, rows), (table, there) = before, after
     moment = () if old.cursor == "id" else ("2026-01-01 00:00:00.000000",)
     asked = [Witness((*moment, i), tuple(cells_of(old, row).items())) for i, row in rows.items()]
-    answers = [[Answer(0, cells_of(table, there[i]))] if i in there else [] for i in rows]
+    answers = [[CurrentRow(0, cells_of(table, there[i]))] if i in there else [] for i in rows]
     found = fates(table, asked, answers, steady=True)
     deep = Deep(below=True, lowest=min(there, default=None), counter=max(there, default=0) + 1)
     return judge(table, replace(BEFORE, witnesses=tuple(asked)), now, asked, found, deep=deep)

@@ -15,13 +15,12 @@ from floodmark.config.load import TableOptions
 from floodmark.log.fold import Progress, State
 from floodmark.model import zones as clock
 from floodmark.model.commit import Batch, Reset
+from floodmark.model.open_work import OpenWork, Sight, Trust
 from floodmark.model.position import Position
 from floodmark.model.table import Table
 from floodmark.model.zones import Zone
 from floodmark.plan import bound
 from floodmark.plan.bound import Pause, Reading, Settled, Tick, looks_outside
-from floodmark.source.open_work import OpenWork, Sight
-from floodmark.source.trust import Trust
 from tests.support.described import changed
 from tests.support.samples import AT, ID, TABLE, History, at, files, window
 

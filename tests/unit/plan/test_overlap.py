@@ -10,6 +10,7 @@ import pytest
 from floodmark.config.load import TableOptions
 from floodmark.log.fold import Progress, State
 from floodmark.model import zones as clock
+from floodmark.model.open_work import Sight, Trust
 from floodmark.model.position import Position
 from floodmark.model.table import Column, Table
 from floodmark.model.window import Slice
@@ -30,8 +31,6 @@ from floodmark.plan.overlap import (
     with_loose,
     within_reach,
 )
-from floodmark.source.open_work import Sight
-from floodmark.source.trust import Trust
 from tests.support.described import changed
 from tests.support.samples import AT, ID, TABLE
 

@@ -10,12 +10,11 @@ from floodmark.config.load import TableOptions
 from floodmark.log.fold import Progress, State
 from floodmark.model import zones as clock
 from floodmark.model.errors import DataError
+from floodmark.model.open_work import Sight, Trust
 from floodmark.model.table import Table
 from floodmark.model.zones import Zone
 from floodmark.plan.bound import Reading, Settled
 from floodmark.plan.overlap import check_not_in_the_future, clock_notes
-from floodmark.source.open_work import Sight
-from floodmark.source.trust import Trust
 from tests.support.described import changed
 from tests.support.samples import TABLE
 

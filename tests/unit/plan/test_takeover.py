@@ -17,7 +17,7 @@ from floodmark.config.load import StoreSpec
 from floodmark.log.fold import Progress, State
 from floodmark.model.commit import Batch, Reset, Set
 from floodmark.model.errors import DataError
-from floodmark.plan.takeover import Unreadable, belongs, find, oldest, timestamp, untouched, waiting
+from floodmark.plan.takeover import belongs, find, oldest, timestamp, untouched, waiting
 from floodmark.store.store import Store
 from tests.support.samples import TABLE, History, at, files, window
 
@@ -134,7 +134,7 @@ WALL = datetime(2025, 8, 14, 15, 30, 22, 123456)
         (pa.array([WALL], pa.timestamp("us", "UTC")), WALL.replace(tzinfo=UTC)),
         (pa.array([datetime(1960, 1, 1)], pa.timestamp("s")), datetime(1960, 1, 1)),
         (pa.array([date(2025, 8, 14)]), datetime(2025, 8, 14)),
-        (pa.array(["2025-08-14 15:30:22", "2025-08-15"]), "2025-08-14 15:30:22"),
+        (pa.array(["2025-08-14 15:30:22", "2025-08-15"]), datetime(2025, 8, 14, 15, 30, 22)),
         (pa.array([None], pa.timestamp("us")), None),
     ],
 )
@@ -142,18 +142,18 @@ def test_the_oldest_row_of_a_file_is_the_smallest_of_its_column(
     store: Store, column: Any, found: Any
 ) -> None:
     path = parquet(store, ID=pa.array([1] * len(column)), Update_At=column)
-    assert oldest(store, path, "update_at", ("id",)) == found
+    assert oldest(store, path, TABLE) == found
 
 
 def test_another_table_s_file_is_left_out_and_an_unreadable_one_is_reported(store: Store) -> None:
-    assert oldest(store, parquet(store, other=["x"]), "update_at", ("id",)) is None
-    with pytest.raises(Unreadable, match="no column update_at"):
-        oldest(store, parquet(store, id=[1]), "update_at", ("id",))
-    with pytest.raises(Unreadable, match="is not a time"):
-        oldest(store, parquet(store, id=[1], update_at=[1755185422]), "update_at", ("id",))
+    assert oldest(store, parquet(store, other=["x"]), TABLE) is None
+    with pytest.raises(DataError, match="no column update_at"):
+        oldest(store, parquet(store, id=[1]), TABLE)
+    with pytest.raises(DataError, match="is not a time"):
+        oldest(store, parquet(store, id=[1], update_at=[1755185422]), TABLE)
     store.put("incremental/f.parquet", b"PAR1 no more")
-    with pytest.raises(Unreadable, match="can't be read"):
-        oldest(store, "incremental/f.parquet", "update_at", ("id",))
+    with pytest.raises(DataError, match="can't be read"):
+        oldest(store, "incremental/f.parquet", TABLE)
 
 
 def test_only_a_table_without_any_state_of_ours_is_taken_over() -> None:

@@ -21,6 +21,7 @@ from floodmark.log import pipeline
 from floodmark.log.fold import State
 from floodmark.log.status import read_doctor
 from floodmark.model.errors import ConfigError, Mistake, Mistakes, TransientError
+from floodmark.model.open_work import Sight, Trust
 from floodmark.model.table import Column, Table
 from floodmark.model.warehouse import DUCKDB, LARGE_STRINGS, REDSHIFT
 from floodmark.plan.bound import Reading
@@ -46,17 +47,14 @@ from floodmark.setup.doctor.spark import (
     secrecy,
 )
 from floodmark.source.describe import Discovered
-from floodmark.source.open_work import Sight
-from floodmark.source.server import LongestTransaction, Replication, Server, replication
-from floodmark.source.server_load import in_newer_words
-from floodmark.source.trust import Trust
+from floodmark.source.server import LongestTransaction, Replication, ServerFacts, in_newer_words, replication
 from floodmark.spark.jvm import settings
 from floodmark.store.store import Store
 from tests.support.described import changed
 from tests.support.samples import AT, ID, TABLE
 
 HERE = Section("spark")
-SERVER = Server(
+SERVER = ServerFacts(
     version="10.11.6-MariaDB", zone="SYSTEM (CET)", skew=0.1, unsure=0.01, max_allowed_packet=64 << 20,
     max_connections=200, connected=3, user_connections=None, wait_timeout=28800, statement_seconds=0,
     cipher="TLS_AES_256_GCM_SHA384", tls_version="TLSv1.3", trust=Trust(Sight(True)), replication=None,
@@ -64,7 +62,7 @@ SERVER = Server(
 SPEC = SourceSpec("db.example.com", 3306, "reader", "secret", tls=Tls("verify_identity"))
 
 
-def judged(server: Server, spec: SourceSpec = SPEC) -> dict[str, Check]:
+def judged(server: ServerFacts, spec: SourceSpec = SPEC) -> dict[str, Check]:
     return {check.name: check for check in source.check_server(server, spec)}
 
 

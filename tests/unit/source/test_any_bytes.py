@@ -17,9 +17,9 @@ from typing import Any
 import pyarrow as pa
 
 from floodmark.model.errors import ConfigError
-from floodmark.source.log_in import Link, pymysql
-from floodmark.source.rows.stream import Answer
-from floodmark.source.rows.text import MySQLError
+from floodmark.source.rows import packets as protocol
+from floodmark.source.rows.packets import MySQLError
+from floodmark.source.rows.stream import RowStream
 from tests.support.mysql_log_ins import OK, PASSWORD, PLAIN, greeting, login, refusal, server, switch
 from tests.support.mysql_packets import DEFINITION, EOF, ROWS, answer, packets
 
@@ -78,7 +78,7 @@ def tls_link(
 
 
 def read(link: Any, columns: int) -> list[Any]:
-    found = Answer(link, [pa.binary()] * columns, 5, 4096)
+    found = RowStream(link, [pa.binary()] * columns, 5, 4096)
     rows: list[Any] = []
     found.begin()
     while block := found.fetch_row(2):
@@ -135,9 +135,7 @@ def test_any_answer_in_text_is_rows_of_its_columns_or_an_error() -> None:
 
 def ask(link: socket.socket) -> tuple[list[str], list[Any]]:
     """A query over a logged-in connection."""
-    connection = pymysql.Connection(defer_connect=True, conv={}, use_unicode=False, ssl_disabled=True)
-    connection._sock, connection._rfile, connection._current_timeout = link, link.makefile("rb"), None
-    found = Link(connection, link).ask(b"SELECT 1")
+    found = protocol.ask(link, b"SELECT 1")
     return found.names(), found.rows
 
 

@@ -45,12 +45,9 @@ def test_several_connections_are_taken_together_or_not_at_all() -> None:
     shared, inside, begun = throttle(4), Count(), threading.Event()
 
     def both() -> None:
-        leave = shared.enter(2)
-        with inside, inside:
+        with shared.room(2), inside, inside:
             begun.set()
             time.sleep(0.01)
-        leave()
-        leave()
 
     def task() -> None:
         with shared.task(None, never), inside:
@@ -61,7 +58,8 @@ def test_several_connections_are_taken_together_or_not_at_all() -> None:
         for future in futures:
             future.result(30)
     assert begun.is_set() and inside.most <= 4
-    shared.enter(4)()  # all have been given back
+    with shared.room(4):
+        pass  # all have been given back
 
 
 def test_tasks_and_queries_together_stay_within_the_limit() -> None:
@@ -72,11 +70,8 @@ def test_tasks_and_queries_together_stay_within_the_limit() -> None:
             time.sleep(0.01)
 
     def ask() -> None:
-        leave = shared.enter()
-        with inside:
+        with shared.room(), inside:
             time.sleep(0.01)
-        leave()
-        leave()  # a session may be closed twice
 
     with ThreadPoolExecutor(12) as pool:
         futures = [pool.submit(each) for _ in range(40) for each in (task, ask)]
@@ -103,24 +98,21 @@ def test_one_task_runs_eventually_even_if_its_waiters_hold_every_connection(
 ) -> None:
     monkeypatch.setattr(module, "PATIENCE", 0.1)
     shared = throttle(1)
-    leave = shared.enter()
-    with shared.task(None, never):
+    with shared.room(), shared.task(None, never):
         pass
-    leave()
 
 
 def test_a_thread_does_not_wait_for_itself() -> None:
     shared = throttle(1)
-    first, second = shared.enter(), shared.enter()
-    second()
-    first()
+    with shared.room(), shared.room():
+        pass
 
 
 def test_a_query_waits_for_tasks_only_for_a_limited_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "PATIENCE", 0.1)
     shared = throttle(1)
-    with shared.task(None, never):
-        shared.enter()()
+    with shared.task(None, never), shared.room():
+        pass
 
 
 def test_a_query_goes_before_the_next_task() -> None:
@@ -133,10 +125,9 @@ def test_a_query_goes_before_the_next_task() -> None:
 
     def ask() -> None:
         started.set()
-        leave = shared.enter()
-        order.append("question")
-        time.sleep(0.05)
-        leave()
+        with shared.room():
+            order.append("question")
+            time.sleep(0.05)
 
     with ThreadPoolExecutor(4) as pool, shared.task(None, never):
         with shared.task(None, never):
@@ -228,20 +219,17 @@ def test_kept_sessions_make_room_for_the_look_at_a_busy_server(monkeypatch: pyte
 
 def test_kept_sessions_count_towards_the_limit_and_give_way_to_tasks() -> None:
     shared = throttle(3)
-    leave = [shared.enter() for _ in range(3)]
     first, second, third = Kept(), Kept(), Kept()
-    assert kept(shared, first) == [True]  # the third connection is about to be released in its favour
-    assert kept(shared, second) == [False], "a fourth connection"
-    for each in leave:
-        each()
+    with shared.room(), shared.room(), shared.room():
+        assert kept(shared, first) == [True]  # the third connection is about to be released in its favour
+        assert kept(shared, second) == [False], "a fourth connection"
     assert kept(shared, second, third) == [True, True]
     with shared.task(None, never):
         assert [one.closed for one in (first, second, third)] == [True, False, False]
         with shared.task(None, never), shared.task(None, never):
             assert second.closed and third.closed
-        last = shared.enter()
-        assert kept(shared, Kept(), Kept(), Kept()) == [True, True, False], "beside a task and a query"
-        last()
+        with shared.room():
+            assert kept(shared, Kept(), Kept(), Kept()) == [True, True, False], "beside a task and a query"
     shared.drop_kept()
     assert shared.kept() is None
 

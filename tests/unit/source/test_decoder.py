@@ -16,9 +16,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from floodmark.source.rows.decoder import SLACK, Kind, Moment, Number, columns_of
-from floodmark.source.rows.stream import Answer
-from floodmark.source.rows.text import MySQLError
+from floodmark.source.rows.decoder import SLACK, Kind, Moment, Number, binary_columns
+from floodmark.source.rows.packets import MySQLError
+from floodmark.source.rows.stream import RowStream
 from tests.support.mysql_packets import EOF, cell, moment, packets, row
 
 MICROS = pa.timestamp("us")
@@ -32,7 +32,7 @@ def definition(kind: int, flags: int = 0, digits: int = 0) -> bytes:
 
 def decoded(rows: Sequence[bytes], kinds: Sequence[Kind]) -> list[list[Any]]:
     data: Any = np.frombuffer(packets(rows) + bytes(SLACK), np.uint8)
-    found = columns_of(data, np.cumsum([0, *(4 + len(r) for r in rows)]), kinds)
+    found = binary_columns(data, np.cumsum([0, *(4 + len(r) for r in rows)]), kinds)
     for column in found:
         column.validate(full=True)
     return [column.to_pylist() for column in found]
@@ -112,7 +112,7 @@ def test_an_invalid_moment_turns_all_into_text_as_the_server_prints_them(
 def test_the_first_and_the_last_possible_days_are_read() -> None:
     for text, day in (("0000-01-01", -719_528), ("1970-01-01", 0), ("9999-12-31", 2_932_896)):
         data: Any = np.frombuffer(packets([row(moment(text))]) + bytes(SLACK), np.uint8)
-        (found,) = columns_of(data, np.array([0, len(data) - SLACK]), [Moment(0, date=True)])
+        (found,) = binary_columns(data, np.array([0, len(data) - SLACK]), [Moment(0, date=True)])
         assert found.view(pa.int32()).to_pylist() == [day]
 
 
@@ -193,7 +193,7 @@ def asked(
     thread = threading.Thread(target=server.serve, args=(theirs,), daemon=True)
     thread.start()
     with ours:
-        found = Answer(ours, wanted, 5, 4096)
+        found = RowStream(ours, wanted, 5, 4096)
         found.ask(query)
         rows: list[tuple[Any, ...]] = []
         while block := found.fetch_row(3):
@@ -266,7 +266,7 @@ def test_a_prepared_answer_that_stops_anywhere_is_an_error() -> None:
             theirs.sendall(whole[:size])
             theirs.shutdown(socket.SHUT_WR)
             with pytest.raises(MySQLError, match="Lost connection"):
-                found = Answer(ours, WANTED, 5, 4096)
+                found = RowStream(ours, WANTED, 5, 4096)
                 found.ask(b"SELECT 1")
                 while found.fetch_row(3):
                     pass

@@ -14,9 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from floodmark.source.read import _whole
-from floodmark.source.rows import text as wire
-from floodmark.source.rows.decoder import SLACK, Digits, Kind, Moment, Number, _compiled, columns_of
-from floodmark.source.rows.text import MySQLError
+from floodmark.source.rows import decoder
+from floodmark.source.rows.decoder import SLACK, Digits, Kind, Moment, Number, _compiled, binary_columns
+from floodmark.source.rows.packets import MySQLError
 from tests.support.mysql_packets import cell, moment, packets, row
 
 KINDS: list[Kind] = [
@@ -62,12 +62,12 @@ def read(rows: list[bytes], kinds: list[Kind], compiled: bool, monkeypatch: Any)
     with monkeypatch.context() as patch:
         if compiled:
             patch.setattr("floodmark.source.rows.decoder._there", lambda *_: pytest.fail("read in Python"))
-            if wire.compiled.columns(data, heads, [_compiled(k) for k in kinds]) is None:
+            if decoder.compiled.columns(data, heads, [_compiled(k) for k in kinds]) is None:
                 return None
         else:
-            patch.setattr(wire, "compiled", None)
+            patch.setattr(decoder, "compiled", None)
         try:
-            found = columns_of(data, heads, kinds)
+            found = binary_columns(data, heads, kinds)
         except MySQLError as error:
             assert error.args[0] == 2027
             return None
@@ -81,7 +81,7 @@ def read(rows: list[bytes], kinds: list[Kind], compiled: bool, monkeypatch: Any)
 
 
 def test_the_compiled_decoder_was_built() -> None:
-    assert wire.compiled is not None, "run `make setup`: without the compiled reader syncs are slower"
+    assert decoder.compiled is not None, "run `make setup`: without the compiled reader syncs are slower"
 
 
 def test_well_formed_rows_are_decoded_exactly(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -129,7 +129,9 @@ def test_rows_with_changed_bytes_are_decoded_as_in_python_or_not_at_all(
 def test_any_decimal_is_read_as_it_was_printed(values: list[Decimal | None]) -> None:
     rows = [row(None if v is None else cell(f"{v:f}".encode())) for v in values]
     data: Any = np.frombuffer(packets(rows) + bytes(SLACK), np.uint8)
-    (found,) = columns_of(data, np.cumsum([0, *(4 + len(r) for r in rows)]), [Digits(pa.decimal128(38, 4))])
+    (found,) = binary_columns(
+        data, np.cumsum([0, *(4 + len(r) for r in rows)]), [Digits(pa.decimal128(38, 4))]
+    )
     found.validate(full=True)
     assert found.type == pa.decimal128(38, 4) and found.to_pylist() == values
 
@@ -138,24 +140,24 @@ def test_any_decimal_is_read_as_it_was_printed(values: list[Decimal | None]) -> 
 def test_an_unusual_number_is_left_to_python(text: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     data: Any = np.frombuffer(packets([row(cell(text))]) + bytes(SLACK), np.uint8)
     kinds: list[Kind] = [Digits(pa.decimal128(8, 4))]
-    (found,) = columns_of(data, np.array([0, len(data) - SLACK]), kinds)
+    (found,) = binary_columns(data, np.array([0, len(data) - SLACK]), kinds)
     assert found.to_pylist() == [text]
 
 
 @pytest.mark.parametrize("text", [b".", b"5.", b"-.", b"-"])
 def test_a_whole_number_with_a_point_is_left_to_python(text: bytes) -> None:
     data: Any = np.frombuffer(packets([row(cell(text))]) + bytes(SLACK), np.uint8)
-    (found,) = columns_of(data, np.array([0, len(data) - SLACK]), [Digits(pa.decimal128(8, 0))])
+    (found,) = binary_columns(data, np.array([0, len(data) - SLACK]), [Digits(pa.decimal128(8, 0))])
     assert found.to_pylist() == [text]
 
 
 def test_packet_starts_outside_the_buffer_are_refused() -> None:
     for heads, count, end in (([0, 0], 1, 9), ([-1, 0], 1, 8), ([0, 0], 3, 8), ([0, 0], 0, 8)):
         with pytest.raises(ValueError, match="outside"):
-            wire.compiled.follow(bytearray(8), np.array(heads), count, end)
+            decoder.compiled.follow(bytearray(8), np.array(heads), count, end)
     good = packets([row(struct.pack("<b", 7))])
     for wrong in ([0, len(good) + 1], [-8, len(good)], [5, 4], [0, 2**40]):
-        assert wire.compiled.columns(good, np.array(wrong), [(wire.compiled.FIXED, 1, 0)]) is None
+        assert decoder.compiled.columns(good, np.array(wrong), [(decoder.compiled.FIXED, 1, 0)]) is None
 
 
 def test_blocks_decoded_by_either_decoder_make_one_column() -> None:

@@ -7,7 +7,7 @@ import pytest
 from floodmark.config.load import SourceSpec
 from floodmark.model.errors import ConfigError, DataError, FloodmarkError, TlsError, TransientError
 from floodmark.source.errors import _NUMBERS, translated
-from floodmark.source.rows.text import MySQLError, NotTrusted
+from floodmark.source.rows.packets import MySQLError, NotTrusted
 
 SPEC = SourceSpec("db", 3306, "reader", "hunter2")
 

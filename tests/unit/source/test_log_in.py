@@ -18,7 +18,7 @@ from floodmark.config.load import Tls
 from floodmark.model.errors import ConfigError
 from floodmark.source import log_in
 from floodmark.source.log_in import SAFE, pymysql
-from floodmark.source.rows.text import MySQLError
+from floodmark.source.rows.packets import MySQLError
 from tests.support.mysql_log_ins import (
     OK,
     PASSWORD,
@@ -165,7 +165,7 @@ def test_mysql_8_s_own_plug_in_sends_the_password_only_in_tls(context: ssl.SSLCo
     honest = Hostile(said, context)
     with server(honest) as spec:
         link = login(spec)
-        assert link.number == 7 and link.socket.gettimeout() == 5
+        assert link.number == 7 and link.link.gettimeout() == 5
         link.close()
     assert honest.betrayed is not known
 
@@ -220,7 +220,7 @@ def test_pymysql_still_has_what_the_log_in_relies_on() -> None:
     theirs = pymysql.connections.Connection
     names = ("_process_auth", "_get_server_information", "set_character_set", "_read_bytes", "_write_bytes")
     for name in names:
-        assert callable(getattr(theirs, name)) and name in vars(log_in._Connection)
+        assert callable(getattr(theirs, name)) and name in vars(log_in.Connection)
     assert {b.decode() for b in theirs._process_auth.__code__.co_consts if isinstance(b, bytes)} >= set(SAFE)
 
 

@@ -17,7 +17,7 @@ from floodmark.config.load import Tls
 from floodmark.model.errors import ConfigError, FloodmarkError, TransientError, bug, causes
 from floodmark.source.errors import translated
 from floodmark.source.log_in import opened
-from floodmark.source.rows.text import MySQLError
+from floodmark.source.rows.packets import MySQLError, ask
 from tests.support.mysql_log_ins import OK, PLAIN, Hostile, greeting, login, refusal, server
 from tests.support.mysql_packets import packets
 
@@ -88,7 +88,8 @@ def test_endless_results_are_an_error() -> None:
     with server(behave) as spec:
         link = login(replace(spec, tls=None))
         with pytest.raises(MySQLError) as found:
-            link.ask(b"SET @a = 1")
+            ask(link.link, b"SET @a = 1")
+        link.close()
     assert found.value.args[0] == 2027 and asked[0].endswith(b"SET @a = 1")
     assert asked[1:] == [b"\1\0\0\0\1"], "anything but a good-bye"
 

@@ -8,10 +8,10 @@ from typing import cast
 import pytest
 
 from floodmark.model.notes import Obstacle
+from floodmark.model.open_work import Sight, Trust
 from floodmark.source.one_moment import one_server, proof, same_end, unfit, unprovable
-from floodmark.source.open_work import Sight
+from floodmark.source.server import server_of
 from floodmark.source.session import Session
-from floodmark.source.trust import Trust, server_of
 from tests.support.described import changed
 from tests.support.samples import TABLE as ORDERS
 

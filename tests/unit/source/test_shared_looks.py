@@ -13,10 +13,10 @@ import pytest
 
 from floodmark.config.load import SourceSpec
 from floodmark.model.errors import TransientError
+from floodmark.model.open_work import OpenWork, Sight
 from floodmark.model.table import Table
-from floodmark.source.open_work import OpenWork, Sight
+from floodmark.source.connections import SharedLooks
 from floodmark.source.session import Session
-from floodmark.source.shared_looks import SharedLooks
 
 SESSION = cast(Session, None)
 

@@ -10,7 +10,7 @@ from floodmark.log.fold import State
 from floodmark.model.commit import Batch, Deletes, Reset
 from floodmark.model.errors import ConfigError
 from floodmark.model.table import Cascade
-from floodmark.source.cascades import defined, writing
+from floodmark.source.describe import cascades_in, writing
 from floodmark.sync.deletes import check, due
 from tests.support.described import changed
 from tests.support.samples import TABLE, History, files
@@ -69,7 +69,7 @@ def test_cascades_are_read_from_a_tables_definition() -> None:
   CONSTRAINT `three` FOREIGN KEY (`d`) REFERENCES `q` (`id`) ON UPDATE SET NULL,
   CONSTRAINT `four` FOREIGN KEY (`e`) REFERENCES `q` (`id`)
 ) ENGINE=InnoDB"""
-    assert defined(definition) == (
+    assert cascades_in(definition) == (
         Cascade(("a", "odd`name"), "other db.p", ("ON UPDATE CASCADE", "ON DELETE SET NULL")),
         Cascade(("d",), "q", ("ON UPDATE SET NULL",)),
     )

@@ -15,10 +15,10 @@ import pytest
 from floodmark.load.duckdb.warehouse import DuckDB
 from floodmark.model.canonical import Digest, Scope, Span, forms
 from floodmark.model.errors import DataError
+from floodmark.model.origin import Sources
 from floodmark.model.row_hash import Sums, groups, hashes, to_hex
 from floodmark.model.table import Column, Table
 from floodmark.model.warehouse import DUCKDB
-from floodmark.source.sources import Sources
 from floodmark.verify import search as searching
 from floodmark.verify import sketch
 from floodmark.verify.rows import HashedRows

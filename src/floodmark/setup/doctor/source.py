@@ -24,8 +24,7 @@ from floodmark.log.log import Log
 from floodmark.log.pipeline import StorePipeline
 from floodmark.log.system import Starts
 from floodmark.model.errors import ConfigError, DataError, FloodmarkError
-from floodmark.model.note_words import clause
-from floodmark.model.notes import Kind, Note, Obstacle
+from floodmark.model.notes import Kind, Note, Obstacle, clause
 from floodmark.model.policies import when_too_long
 from floodmark.model.run import SyncOptions
 from floodmark.model.table import Table
@@ -46,11 +45,10 @@ from floodmark.plan.tables import NoTable, StoredTables, said_new
 from floodmark.setup.doctor.check import Check, Section, Status, bastion, nearby, reach
 from floodmark.source import ranges as edges
 from floodmark.source import sql
+from floodmark.source.connections import SharedLooks
 from floodmark.source.describe import CLOCKS, Discovered, discover_with_notes
-from floodmark.source.server import Server, look
-from floodmark.source.session import Session
-from floodmark.source.shared_looks import SharedLooks
-from floodmark.source.version import parsed
+from floodmark.source.server import ServerFacts, server_facts
+from floodmark.source.session import Session, parse_version
 from floodmark.store.store import Store
 from floodmark.sync.preview import Preview, preview, source_of
 
@@ -80,7 +78,9 @@ def examine_source(config: Config, names: tuple[str, ...], file_lock: threading.
         return
     with opened[0] as session:
         try:
-            yield from check_server(look(session), spec, TableOptions(**config.defaults).overlap_seconds)
+            yield from check_server(
+                server_facts(session), spec, TableOptions(**config.defaults).overlap_seconds
+            )
         except FloodmarkError as error:
             yield SECTION.failed("answer", error)
             yield from TABLES.skipped("tables", "the source does not answer")
@@ -116,7 +116,7 @@ def _way(spec: SourceSpec, opened: list[Session]) -> Iterator[Check]:
 # ---------------------------------------------------------------- what the server says
 
 
-def check_server(server: Server, spec: SourceSpec, overlap: float | None = None) -> Iterator[Check]:
+def check_server(server: ServerFacts, spec: SourceSpec, overlap: float | None = None) -> Iterator[Check]:
     """The server's facts as checks. `overlap`: the configured `overlap_seconds`."""
     yield encryption(server, spec)
     yield _version(server)
@@ -128,7 +128,7 @@ def check_server(server: Server, spec: SourceSpec, overlap: float | None = None)
     yield from _limits(server, spec)
 
 
-def encryption(server: Server, spec: SourceSpec) -> Check:
+def encryption(server: ServerFacts, spec: SourceSpec) -> Check:
     """Whether someone in between could read the traffic or pose as the server."""
     mode = spec.tls.mode if spec.tls else None
     private = spec.socket is not None or nearby(spec.host)
@@ -154,7 +154,7 @@ def encryption(server: Server, spec: SourceSpec) -> Check:
     return SECTION.check("TLS", f"{how}; certificate not verified", None if fine else wrong, hint)
 
 
-def _version(server: Server) -> Check:
+def _version(server: ServerFacts) -> Check:
     least = (10, 3) if server.mariadb else (5, 6)
     old = server.numbers and server.numbers < least
     wrong = f"{server.version} is older than any version Floodmark is tested with" if old else None
@@ -171,7 +171,7 @@ def clock(skew: float, unsure: float, zone: str) -> Check:
     return SECTION.check("clock", f"{abs(skew):.2f} s off this machine's; zone {zone}", wrong, hint)
 
 
-def _zones(server: Server) -> Check:
+def _zones(server: ServerFacts) -> Check:
     """Whether sessions write DATETIME cursors in a zone other than the server's."""
     zones, assumed = server.zones, f"DATETIME cursors are assumed to be in {server.zone}"
     if zones is None:
@@ -186,9 +186,9 @@ def _zones(server: Server) -> Check:
     )
 
 
-def _privileges(server: Server, spec: SourceSpec) -> Check:
+def _privileges(server: ServerFacts, spec: SourceSpec) -> Check:
     sight = server.trust.sight
-    if sight.process and (sight.locks or not parsed(server.version).shows_locks):
+    if sight.process and (sight.locks or not parse_version(server.version).shows_locks):
         also = ", and what they have locked" if sight.locks else ""
         return SECTION.ok("privileges", f"open transactions are visible{also}")
     if sight.process:
@@ -206,7 +206,7 @@ def _privileges(server: Server, spec: SourceSpec) -> Check:
     )
 
 
-def _role(server: Server) -> Check:
+def _role(server: ServerFacts) -> Check:
     again = f"the last {OVERLAP_SECONDS:g} s are read again by every sync"
     replica, kind = server.replication, server.trust.member_of
     member = MEMBERSHIPS[kind] if kind else None
@@ -230,7 +230,7 @@ def _role(server: Server) -> Check:
     return SECTION.check("role", "primary", wrong)
 
 
-def _transactions(server: Server, overlap: float) -> Check:
+def _transactions(server: ServerFacts, overlap: float) -> Check:
     """How long transactions stay open, where the overlap has to cover what can't be seen of them."""
     if server.trust.complete:
         return SECTION.ok("transactions", "open ones are seen, and waited for however long they stay open")
@@ -255,7 +255,7 @@ def _transactions(server: Server, overlap: float) -> Check:
     return SECTION.check("transactions", said, wrong, f"set defaults.overlap_seconds: {proposed:g}")
 
 
-def _limits(server: Server, spec: SourceSpec) -> Iterator[Check]:
+def _limits(server: ServerFacts, spec: SourceSpec) -> Iterator[Check]:
     fine = f"max_allowed_packet is {size(server.max_allowed_packet)}"
     wrong = f"{fine}: longer values stop the sync (exit code 6)"
     hint = "SET GLOBAL max_allowed_packet = 67108864, and set it in the server's configuration"
@@ -271,7 +271,7 @@ def _limits(server: Server, spec: SourceSpec) -> Iterator[Check]:
     yield SECTION.check("timeouts", fine, wrong if idle < 60 else None, "raise wait_timeout to 600 or more")
 
 
-def _connections(server: Server, spec: SourceSpec) -> Check:
+def _connections(server: ServerFacts, spec: SourceSpec) -> Check:
     needed = spec.max_connections + BESIDE
     free = server.max_connections - server.connected
     if server.user_connections is not None and server.user_connections < needed:

@@ -1,10 +1,11 @@
-"""Decodes rows of MySQL's binary protocol into Arrow columns; only buffers, no object per cell.
+"""Decodes rows of MySQL's text and binary protocols into Arrow columns; only buffers, no object per cell.
 
-These are the rows of a prepared statement: numbers and times have a fixed layout, which the server need not
-print and we need not parse; all other cells are text, as in `text`. Only columns whose bytes say exactly what
-their text would are read this way: `layout` tells how each travels, or that the text protocol is needed. The
-compiled `decoder_fast`, if available, decodes ordinary blocks in a fifth of the time; unusual blocks, and all
-errors, are handled here.
+Binary are the rows of a prepared statement: numbers and times have a fixed layout, which the server need not
+print and we need not parse; all other cells are text. Only columns whose bytes say exactly what their text would are read
+this way: `layout` tells how each travels, or that the text protocol is needed. The compiled `decoder_fast`, if
+available, decodes ordinary blocks in a fifth of the time; unusual blocks, and all errors, are handled here.
+
+The cells of a row must fill its packet exactly. That check also keeps every place inside the buffer.
 """
 
 from __future__ import annotations
@@ -13,12 +14,132 @@ import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
+from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute
 
-from floodmark.source.rows import text as wire
-from floodmark.source.rows.text import Array, Numbers, cells, gathered, length_of, malformed, nullable
+from floodmark.source.rows.packets import ERROR, LENGTHS, NULL, length_at, malformed
+
+# The compiled decoder; missing if there was no compiler, or Floodmark runs from a zip.
+compiled: Any
+try:
+    from floodmark.source.rows import decoder_fast as _rows
+
+    compiled = _rows
+except ImportError:
+    compiled = None
+
+Array: TypeAlias = Any
+Numbers: TypeAlias = np.ndarray[Any, np.dtype[Any]]
+
+_buffer: Any = pa.py_buffer  # the stubs don't accept numpy arrays as buffers
+_take = pyarrow.compute.get_function("take").call
+_TAKE = pyarrow.compute.TakeOptions(boundscheck=False)
+
+
+def gathered(wanted: pa.DataType) -> pa.DataType:
+    """The type in which to gather cells that will become this type."""
+    large = pa.types.is_large_string(wanted) or pa.types.is_large_binary(wanted)
+    return pa.large_binary() if large else pa.binary()
+
+
+def follow(buffer: bytearray, heads: Numbers, count: int, end: int) -> int:
+    """Extends the `count` packet starts in `heads` over all complete packets, as far as there is room.
+
+    Returns the new number of starts.
+    """
+    if compiled is not None:
+        return int(compiled.follow(buffer, heads, count, end))
+    at, last, room = int(heads[count - 1]), end - 4, len(heads) - count
+    found: list[int] = []
+    while at <= last and len(found) < room:
+        at += 4 + length_at(buffer, at)
+        found.append(at)
+    if at > end:
+        found.pop()
+    heads[count : count + len(found)] = found
+    return count + len(found)
+
+
+def places(data: Numbers, heads: Numbers, columns: int) -> tuple[Numbers, list[Numbers | None]]:
+    """Where the cells are: per column the start and the end in each row, alternating; and which are NULL.
+
+    `heads` holds the starts of the rows' packets and the end of the last one.
+    """
+    rows = len(heads) - 1
+    found = np.empty((columns, 2 * rows), np.int32)
+    nulls: list[Numbers | None] = []
+    at = heads[:-1] + 4
+    try:
+        for column in range(columns):
+            length = data[at]
+            at += 1
+            null, length = length_of(data, at, length)
+            nulls.append(null)
+            found[column, 0::2] = at
+            at += length
+            found[column, 1::2] = at
+    except IndexError:
+        raise malformed() from None
+    if not np.array_equal(at, heads[1:]):
+        raise malformed()
+    return found, nulls
+
+
+def length_of(data: Numbers, at: Numbers, first: Numbers) -> tuple[Numbers | None, Numbers]:
+    """The NULLs and the lengths of cells from their first bytes; moves `at` to the start of the cells."""
+    if first.max() < NULL:
+        return None, first
+    null = first == NULL
+    length = np.where(null, 0, first).astype(np.int64)
+    for mark, count in LENGTHS.items():
+        (which,) = np.nonzero(first == mark)
+        if len(which):
+            parts = [data[at[which] + i].astype(np.uint64) << np.uint64(8 * i) for i in range(count)]
+            total = np.bitwise_or.reduce(parts)
+            if total.max() > len(data):
+                raise malformed()
+            length[which] = total
+            at[which] += count
+    if (first == ERROR).any():
+        raise malformed()
+    return (null if null.any() else None), length
+
+
+def text_columns(
+    data: Numbers, heads: Numbers, kinds: Sequence[pa.DataType], own: bool = False
+) -> list[Array]:
+    """The rows' cells as arrays of `kinds` (binary or large_binary); `own`: a single row, not copied."""
+    found, nulls = places(data, heads, len(kinds))
+    even = pa.array(np.arange(0, 2 * (len(heads) - 1), 2, dtype=np.int32))
+    return [
+        cells_at(data, place, null, kind, even, own)
+        for place, null, kind in zip(found, nulls, kinds, strict=True)
+    ]
+
+
+def cells_at(
+    data: Numbers, place: Numbers, null: Numbers | None, kind: pa.DataType, even: Array, own: bool
+) -> Array:
+    """The cells of one column from their starts and ends. `even` picks the cells, not the gaps between."""
+    column = pa.Array.from_buffers(pa.binary(), len(place) - 1, [None, _buffer(place), _buffer(data)])
+    if not own:
+        column = _take([column, even], _TAKE)
+    column = nullable(column, null)
+    return column if kind == column.type else column.cast(kind)
+
+
+def nullable(column: Array, null: Numbers | None) -> Array:
+    """The column with its NULLs."""
+    if null is None:
+        return column
+    valid = _buffer(np.packbits(~null, bitorder="little"))
+    return pa.Array.from_buffers(column.type, len(column), [valid, *column.buffers()[1:]])
+
+
+# ---------------------------------------------------------------- the binary protocol
 
 # Bytes after the end of the last row that may be read.
 SLACK = 8
@@ -103,10 +224,10 @@ def smallest(columns: int) -> int:
     return 1 + (columns + 9) // 8
 
 
-def columns_of(data: Numbers, heads: Numbers, kinds: Sequence[Kind], own: bool = False) -> list[Array]:
-    """The rows' cells as arrays; `heads` and `own` as in `text`. `data` extends SLACK bytes past the rows."""
-    if wire.compiled is not None and not own:
-        found = wire.compiled.columns(data, heads, [_compiled(kind) for kind in kinds])
+def binary_columns(data: Numbers, heads: Numbers, kinds: Sequence[Kind], own: bool = False) -> list[Array]:
+    """The rows' cells as arrays; `heads` and `own` as in `text_columns`. `data` extends SLACK bytes past the rows."""
+    if compiled is not None and not own:
+        found = compiled.columns(data, heads, [_compiled(kind) for kind in kinds])
         if found is not None:
             return [_array(kind, len(heads) - 1, *parts) for kind, parts in zip(kinds, found, strict=True)]
     rows = len(heads) - 1
@@ -137,19 +258,19 @@ def columns_of(data: Numbers, heads: Numbers, kinds: Sequence[Kind], own: bool =
         raise malformed()
     even = pa.array(np.arange(0, 2 * rows, 2, dtype=np.int32))
     for column, (place, null, kind) in texts.items():
-        done[column] = cells(data, place, null, kind, even, own)
+        done[column] = cells_at(data, place, null, kind, even, own)
     return done
 
 
 def _compiled(kind: Kind) -> tuple[int, int, int]:
     """The kind as `decoder_fast` knows it."""
     if isinstance(kind, Number):
-        return wire.compiled.FIXED, np.dtype(kind.dtype).itemsize, 0
+        return compiled.FIXED, np.dtype(kind.dtype).itemsize, 0
     if isinstance(kind, Moment):
-        return (wire.compiled.DATE if kind.date else wire.compiled.TIME), 0, 0
+        return (compiled.DATE if kind.date else compiled.TIME), 0, 0
     if isinstance(kind, Digits):
-        return wire.compiled.DECIMAL, kind.type.scale, kind.type.precision
-    return wire.compiled.TEXT, 0, 0
+        return compiled.DECIMAL, kind.type.scale, kind.type.precision
+    return compiled.TEXT, 0, 0
 
 
 def _array(

@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
-"""The compiled versions of `text.follow` and `decoder.columns_of`: decode well-formed rows in one pass.
+"""The compiled versions of `decoder.follow` and `decoder.binary_columns`: decode well-formed rows in one pass.
 
 They handle nothing unusual. For a truncated or garbled packet, an invalid date or a number with too many digits they
 return None, and the Python functions process the block again. No byte is read outside a row, and no row may lie outside

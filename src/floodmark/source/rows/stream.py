@@ -15,9 +15,10 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
-from floodmark.source.rows import decoder as binary
-from floodmark.source.rows import text as wire
-from floodmark.source.rows.text import END, FULL, Array, length_at, malformed
+from floodmark.source.rows import decoder
+from floodmark.source.rows import packets as wire
+from floodmark.source.rows.decoder import Array
+from floodmark.source.rows.packets import END, FULL, length_at, malformed
 
 # Size of the receive buffer; a row that does not fit gets a buffer of its own.
 BUFFER = 4 << 20
@@ -27,7 +28,7 @@ RECEIVE = 256 << 10
 LONGEST = 1 << 30
 
 
-class Answer:
+class RowStream:
     """The answer to a query, as blocks of columns.
 
     Nobody else may read from the socket until the end; then the connection is free again.
@@ -38,14 +39,13 @@ class Answer:
     ) -> None:
         """`wanted` is the target type of each column; `seconds` is how long the server may be silent."""
         self.warnings = 0
-        self.refused = False  # an error came in place of a result; the connection is still usable
         self._link, self._wanted = link, wanted
-        self._kinds: list[binary.Kind] | None = None  # of a prepared statement
+        self._kinds: list[decoder.Kind] | None = None  # of a prepared statement
         self._statement = b""
         self._stray: int | None = None  # number of a packet that may precede the answer
         link.settimeout(seconds or None)
         self._size = buffer
-        self._buffer = bytearray(buffer + binary.SLACK)
+        self._buffer = bytearray(buffer + decoder.SLACK)
         self._view = memoryview(self._buffer)
         self._data = np.frombuffer(self._buffer, np.uint8)
         self._at = self._end = 0  # the unread part of the buffer
@@ -64,7 +64,7 @@ class Answer:
         A query that can't be prepared, or has columns that are not exact in this protocol, is left to the
         text protocol.
         """
-        wire.send(self._link, binary.PREPARE + query)
+        wire.send(self._link, decoder.PREPARE + query)
         packet = self._packet()
         if packet[:1] == b"\xff":
             self._number = 1
@@ -74,28 +74,27 @@ class Answer:
         self._statement, columns = packet[1:5], packet[5] | packet[6] << 8
         if columns != len(self._wanted) or packet[7:9] != b"\0\0":
             raise malformed()
-        self._kinds = binary.layout([self._packet() for _ in range(columns)], self._wanted)
+        self._kinds = decoder.layout([self._packet() for _ in range(columns)], self._wanted)
         # An end packet may follow, unless both sides have agreed to omit it. The next packet will tell.
         self._stray, self._number = self._number & 0xFF, 1
         if self._kinds is None:
-            wire.send(self._link, binary.CLOSE + self._statement)
+            wire.send(self._link, decoder.CLOSE + self._statement)
             return False
-        wire.send(self._link, binary.execution(self._statement))
+        wire.send(self._link, decoder.execution(self._statement))
         return True
 
     def begin(self) -> None:
         """Waits for the first row of the answer, or for the server's error."""
         packet = self._packet()
         if packet[:1] == b"\xff":
-            self.refused = True
-            raise wire.refusal(packet)
+            raise wire.StatementRefused(*wire.refusal(packet).args)
         columns, described = wire.columns_in(packet)
         if columns != len(self._wanted):
             raise malformed()
         definitions = [self._packet() for _ in range(columns)] if described else []
         prepared = self._kinds is not None
         if prepared and described:  # the newest description counts: the table may have been replaced
-            self._kinds = binary.layout(definitions, self._wanted)
+            self._kinds = decoder.layout(definitions, self._wanted)
         if (prepared or not described) and self._kinds is None:
             raise malformed()
         self._wait_for_packet()
@@ -111,7 +110,7 @@ class Answer:
         self._to_front()
         heads, count = np.zeros(most + 1, np.int64), 1
         while True:
-            count = wire.follow(self._buffer, heads, count, self._end)
+            count = decoder.follow(self._buffer, heads, count, self._end)
             if count > most or self._is_end(heads[:count]):
                 break
             if count == 1 and self._end >= 4 and 4 + length_at(self._buffer, 0) > self._size:
@@ -121,7 +120,7 @@ class Answer:
             self._receive()
         return self._block(heads[:count])
 
-    def _block(self, at: wire.Numbers) -> list[Array]:
+    def _block(self, at: decoder.Numbers) -> list[Array]:
         numbers = self._data[at[:-1] + 3]
         if not np.array_equal(numbers, (np.arange(len(numbers)) + self._number).astype(np.uint8)):
             raise malformed()
@@ -131,22 +130,22 @@ class Answer:
             self.warnings = wire.warnings_in(bytes(self._view[at[-2] + 4 : at[-1]]), self._classic)
             self.ended = True
             if self._statement and self._kinds and not self.warnings:  # closing it would clear the warnings
-                wire.send(self._link, binary.CLOSE + self._statement)
+                wire.send(self._link, decoder.CLOSE + self._statement)
             at = at[:-1]
         if len(at) == 1:
             return []
         return self._columns(self._data, at)
 
-    def _columns(self, data: wire.Numbers, at: wire.Numbers, own: bool = False) -> list[Array]:
+    def _columns(self, data: decoder.Numbers, at: decoder.Numbers, own: bool = False) -> list[Array]:
         """The columns of the rows that begin at these places. Raises if one is an end, or too short."""
         if self._kinds is not None:
-            return binary.columns_of(data, at, self._kinds, own)
+            return decoder.binary_columns(data, at, self._kinds, own)
         first, sizes = data[at[:-1] + 4], np.diff(at) - 4
         if (not own and (first >= END).any()) or (sizes < len(self._wanted)).any():
             raise malformed()
-        return wire.columns_of(data[: at[-1]], at, [wire.gathered(w) for w in self._wanted], own)
+        return decoder.text_columns(data[: at[-1]], at, [decoder.gathered(w) for w in self._wanted], own)
 
-    def _is_end(self, heads: wire.Numbers) -> bool:
+    def _is_end(self, heads: decoder.Numbers) -> bool:
         """Whether the last complete packet is not a row; no row that fits the buffer begins like that."""
         last = heads[-2] if len(heads) > 1 else heads[-1]
         return bool(heads[-1] == self._end and heads[-1] - last > 4 and self._buffer[last + 4] >= END)
@@ -195,7 +194,7 @@ class Answer:
             self._number = (self._number + 1) & 0xFF
             self._append(row, length)
         at = np.array([0, len(row)], np.int64)
-        row += bytes(binary.SLACK)
+        row += bytes(decoder.SLACK)
         return self._columns(np.frombuffer(row, np.uint8), at, own=True)
 
     def _append(self, row: bytearray, length: int) -> None:

@@ -16,7 +16,7 @@ WAREHOUSE = {"connect": 3.0, "question": 3.0, "lock": 6.0, "statement": 6.0, "id
 def install() -> None:
     """Wrap everything that has a limit; once per process."""
     from floodmark.source import session as connect
-    from floodmark.source.rows.stream import Answer
+    from floodmark.source.rows.stream import RowStream
     from floodmark.store import store
 
     if not once(store._Bucket):
@@ -30,7 +30,7 @@ def install() -> None:
         return opened(spec, read_timeout, connect_timeout, *more)
 
     connect._connect = linked
-    answer: Any = Answer
+    answer: Any = RowStream
     reading = answer.__init__
 
     def read(self: Any, link: Any, wanted: Any, seconds: int, *more: Any) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from floodmark.source.open_work import Name, OpenWork, Transaction, may_still_commit
+from floodmark.model.open_work import Name, OpenWork, Transaction, may_still_commit
 
 INSERT = OpenWork(100.0, 7, "", "app@here")
 NONE: frozenset[int] = frozenset()

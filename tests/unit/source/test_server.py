@@ -7,10 +7,10 @@ from typing import cast
 
 import pytest
 
+from floodmark.model.open_work import ClusterKind, Sight, Trust, can_write, membership
 from floodmark.source.identity import applying
-from floodmark.source.open_work import Sight
+from floodmark.source.server import _direct
 from floodmark.source.session import Session
-from floodmark.source.trust import ClusterKind, Trust, _direct, can_write, membership
 
 WRITER = {"version": "8.0.36", "read_only": "OFF", "super_read_only": "OFF", "innodb_read_only": "OFF"}
 

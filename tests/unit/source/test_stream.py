@@ -14,8 +14,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from floodmark.source.rows.stream import Answer
-from floodmark.source.rows.text import FULL, MySQLError, columns_of, places
+from floodmark.source.rows.decoder import places, text_columns
+from floodmark.source.rows.packets import FULL, MySQLError
+from floodmark.source.rows.stream import RowStream
 from tests.support.mysql_packets import DEFINITION, EOF, ROWS, Row, answer, cell, packets
 
 pytestmark = pytest.mark.usefixtures("each_way")
@@ -30,7 +31,7 @@ def received(
     buffer: int = 4096,
     hang_up: bool = True,
     seconds: int = 5,
-) -> tuple[list[Row], Answer]:
+) -> tuple[list[Row], RowStream]:
     """What is read of these bytes, sent in pieces of a size."""
     ours, theirs = socket.socketpair()
 
@@ -45,7 +46,7 @@ def received(
     sender = threading.Thread(target=send, daemon=True)
     sender.start()
     try:
-        found = Answer(ours, [pa.binary()] * columns, seconds, buffer)
+        found = RowStream(ours, [pa.binary()] * columns, seconds, buffer)
         found.begin()
         rows: list[Row] = []
         while block := found.fetch_row(most):
@@ -208,7 +209,7 @@ def quickly(rows: list[bytes], columns: int) -> list[Row] | None:
     data = np.frombuffer(packets(rows), np.uint8)
     heads = np.cumsum([0, *(4 + len(row) for row in rows)])
     try:
-        block = columns_of(
+        block = text_columns(
             data, heads, [pa.binary(), pa.large_binary()] * (columns // 2) + [pa.binary()] * (columns % 2)
         )
     except MySQLError:

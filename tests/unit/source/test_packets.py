@@ -8,13 +8,13 @@ import threading
 
 import pytest
 
-from floodmark.source.rows import small
-from floodmark.source.rows.text import FULL, MySQLError
+from floodmark.source.rows import packets as protocol
+from floodmark.source.rows.packets import FULL, MySQLError
 from tests.support.mysql_log_ins import OK, refusal
 from tests.support.mysql_packets import EOF, ROWS, answer, packets
 
 
-def asked(sent: bytes, statement: bytes = b"SELECT 1") -> tuple[small.Result, bytes]:
+def asked(sent: bytes, statement: bytes = b"SELECT 1") -> tuple[protocol.SmallResult, bytes]:
     """The result that comes of these bytes, and what the server was sent."""
     ours, theirs = socket.socketpair()
     with ours, theirs:
@@ -22,7 +22,7 @@ def asked(sent: bytes, statement: bytes = b"SELECT 1") -> tuple[small.Result, by
             end.settimeout(5)
             end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
         theirs.sendall(sent)
-        found = small.ask(ours, statement)
+        found = protocol.ask(ours, statement)
         return found, theirs.recv(65_536)
 
 
@@ -49,7 +49,7 @@ def test_a_row_of_more_than_one_packet_is_put_together() -> None:
     with ours, theirs:
         sender = threading.Thread(target=theirs.sendall, args=(answer([(value,)], 1),))
         sender.start()
-        assert small.ask(ours, b"SELECT 1").rows == [(value,)]
+        assert protocol.ask(ours, b"SELECT 1").rows == [(value,)]
         sender.join()
 
 
@@ -67,7 +67,7 @@ def test_the_servers_error_in_place_of_a_result_or_its_rest_leaves_the_connectio
     sent = packets([error])
     if rows:
         sent = packets([b"\1", definition(b"c"), EOF, *[b"\0011"] * rows, error])
-    with pytest.raises(small.Refused) as found:
+    with pytest.raises(protocol.StatementRefused) as found:
         asked(sent)
     assert found.value.args == (1146, "no such table")
 
@@ -93,13 +93,13 @@ def test_the_servers_error_in_place_of_a_result_or_its_rest_leaves_the_connectio
 def test_anything_else_is_malformed(sent: bytes) -> None:
     with pytest.raises(MySQLError) as found:
         asked(sent)
-    assert found.value.args[0] == 2027 and not isinstance(found.value, small.Refused)
+    assert found.value.args[0] == 2027 and not isinstance(found.value, protocol.StatementRefused)
 
 
 def test_a_servers_farewell_is_told_but_the_connection_is_over() -> None:
     with pytest.raises(MySQLError) as found:
         asked(packets([refusal(1053, b"Server shutdown in progress")], first=0))
-    assert found.value.args[0] == 1053 and not isinstance(found.value, small.Refused)
+    assert found.value.args[0] == 1053 and not isinstance(found.value, protocol.StatementRefused)
 
 
 def test_an_answer_that_is_cut_off_or_too_late_is_a_lost_connection() -> None:
@@ -110,13 +110,13 @@ def test_an_answer_that_is_cut_off_or_too_late_is_a_lost_connection() -> None:
             theirs.sendall(whole[:-cut])
             theirs.shutdown(socket.SHUT_WR)
             with pytest.raises(MySQLError) as found:
-                small.ask(ours, b"SELECT 1")
+                protocol.ask(ours, b"SELECT 1")
             assert found.value.args[0] == 2013
     ours, theirs = socket.socketpair()
     with ours, theirs:
         ours.settimeout(0.05)
         with pytest.raises(MySQLError) as found:
-            small.ask(ours, b"SELECT 1")
+            protocol.ask(ours, b"SELECT 1")
         assert found.value.args[0] == 2013
 
 

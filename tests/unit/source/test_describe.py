@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from floodmark.model.table import Column
-from floodmark.source.likely import likely_cursor, tells_changes
+from floodmark.source.describe import likely_cursor, tells_changes
 
 
 @pytest.mark.parametrize(
