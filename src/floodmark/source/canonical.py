@@ -174,11 +174,11 @@ def _conditions(scope: Scope, span: Span, also: Sequence[str]) -> str:
 
 
 def digest(scope: Scope, span: Span, digits: int = 0) -> str:
-    """Number, count and sum of a range's rows, by the first digits of their keys' hashes; if it has no rows, nothing."""
+    """Group, count and sum of a range's rows, by the first digits of their keys' hashes; without, all in one."""
     part = f"LEFT({key_hash(scope)}, {digits})" if digits else "''"
+    by = " GROUP BY part" if digits else ""  # one group would cost MySQL a third more than none
     number = MYSQL.number.format(row_hash(scope))
-    rows = _from(scope, span, _inside(scope))
-    return f"SELECT {part} AS part, COUNT(*), SUM({number}) {rows} GROUP BY part"
+    return f"SELECT {part} AS part, COUNT(*), SUM({number}) {_from(scope, span, _inside(scope))}{by}"
 
 
 def beyond(scope: Scope, span: Span, most: int | None) -> str | None:

@@ -41,11 +41,9 @@ T = TypeVar("T")
 FETCHED = 250_000
 FEW_FETCHED = 50_000
 AT_LEAST = 4
-# The same if MySQL hashes them, in ranges or in groups; and rows per piece of a range, but not too many pieces.
+# The same if MySQL hashes them, in ranges or in groups.
 FIRST = 100_000
 GROUP_FIRST = 500_000
-PIECE = 10_000
-MOST_PIECES = 50_000
 # More digits would make more groups than are worth returning.
 MOST_DIGITS = 5
 # Rows and ranges listed by one task; rows listed at once if they are in groups: 16 bytes each, and their keys.
@@ -151,7 +149,7 @@ class Search:
         self._totals = totals
         self._most = most
         self._missing = 0
-        self._digits = self._cells = self._step = 0
+        self._digits = self._cells = 0
         self._stored: dict[Place, Digest] = {}  # the warehouse's sums, as last seen
 
     def run(self, spans: Sequence[Span], rows: int) -> SearchResult:
@@ -162,8 +160,6 @@ class Search:
                 self._digits = digits_for(rows, by_us)
             elif by_us:
                 self._cells = sketch.cells_for(scope, rows, len(spans))
-            elif self._table.source.key_index:
-                self._step = max(PIECE, rows // MOST_PIECES)
         differing = self._differing(spans, first=True)
         if not self._table.key:
             self.found.suspicious = bool(differing)
@@ -208,25 +204,30 @@ class Search:
                     unknown.append(some)
                 else:
                     self._suspect(found)
-        # Where not every left-out row is named, only a listing can tell; of groups, most are settled all the same.
-        again = [
-            some for some in unknown
-            if len(some.sums) > 1 or (some.beyond and (self._digits or not some.crowded))
-        ]  # fmt: skip
-        settled = set[Place]()
-        at_once = (LEFT_OUT, RANGES) if self._scope.hash_key is None else (IN_MEMORY, IN_MEMORY)
-        for chunk in chunks(again, lambda some: len(some.beyond), *at_once):
-            sums = {place: digest for some in chunk for place, digest in some.sums.items()}
-            without = [key for some in chunk for key in some.beyond]
-            seen, _ = self._warehouse.sums(
-                [place for place in sums if isinstance(place, Span)], self._digits, without=without,
-                prefixes=[place for place in sums if isinstance(place, str)],
-            )  # fmt: skip
-            settled |= {place for place, digest in sums.items() if seen.get(place, Digest()) == digest}
+        if not self._digits:
+            left_out = [some for some in unknown if some.beyond and not some.crowded]
+            whole = self._agreeing([({some.spans[0]: some.digest}, some.beyond) for some in left_out])
+            unknown = [some for some in unknown if some.spans[0] not in whole]
+        again = [some for some in unknown if len(some.sums) > 1 or (self._digits and some.beyond)]
+        agreeing = self._agreeing([(some.sums, some.beyond) for some in again])
         left = (
-            replace(some, sums={p: d for p, d in some.sums.items() if p not in settled}) for some in unknown
+            replace(some, sums={p: d for p, d in some.sums.items() if p not in agreeing}) for some in unknown
         )
         return [some for some in left if some.sums]
+
+    def _agreeing(self, mine: Sequence[tuple[Mapping[Place, Digest], Sequence[str]]]) -> set[Place]:
+        """Those ranges or groups of which the warehouse has the same sums, without the keys that each leaves out."""
+        agreeing = set[Place]()
+        at_once = (LEFT_OUT, RANGES) if self._scope.hash_key is None else (IN_MEMORY, IN_MEMORY)
+        for some in chunks(mine, lambda one: len(one[1]), *at_once):
+            sums = {place: digest for places, _ in some for place, digest in places.items()}
+            theirs, _ = self._warehouse.sums(
+                [place for place in sums if isinstance(place, Span)], self._digits,
+                without=[key for _, beyond in some for key in beyond],
+                prefixes=[place for place in sums if isinstance(place, str)],
+            )  # fmt: skip
+            agreeing |= {place for place, digest in sums.items() if theirs.get(place, Digest()) == digest}
+        return agreeing
 
     def _source(self, spans: Sequence[Span], cells: int) -> list[SourceRows]:
         """What the source has in these ranges, in their order; of groups, all in one."""
@@ -251,8 +252,8 @@ class Search:
     ) -> SourceJob:
         services = self._services
         return SourceJob(
-            services.config.source, self._scope, tuple(spans), listed, tuple(prefixes), self._step,
-            self._digits, cells, services.sources.expected(self._table.name) or UNKNOWN_SOURCE,
+            services.config.source, self._scope, tuple(spans), listed, tuple(prefixes), self._digits, cells,
+            services.sources.expected(self._table.name) or UNKNOWN_SOURCE,
         )  # fmt: skip
 
     def _results(self, jobs: Sequence[SourceJob]) -> Iterator[SourceRows]:

@@ -26,8 +26,7 @@ from floodmark.model.origin import UNKNOWN_SOURCE, SourceId
 from floodmark.model.row_hash import Sums, groups, hashes, to_hex
 from floodmark.model.table import Table
 from floodmark.model.types import Field
-from floodmark.source import canonical
-from floodmark.source import ranges as edges
+from floodmark.source import canonical, sql
 from floodmark.source.identity import end_read, session_on
 from floodmark.source.read import Batches, UnfitValue
 from floodmark.source.session import Session
@@ -46,6 +45,8 @@ LISTED_HERE = 20_000
 LISTED = 2000
 # Rows of each range that are also compared as the servers print them.
 SAMPLE = 50
+# MySQL sums a range in so many pieces.
+PIECES = 10
 # A range is a single answer, which takes as long as reading all its rows.
 READ_SECONDS = 1800
 # MySQL's only warning when it turns an expression longer than max_allowed_packet into NULL.
@@ -85,7 +86,6 @@ class SourceJob:
     spans: tuple[Span, ...]
     listed: bool = False
     prefixes: tuple[str, ...] = ()  # list only rows whose hashed keys have one of these
-    step: int = 0  # sum pieces of so many rows, if MySQL hashes; 0: only the range
     digits: int = 0  # sum groups, by this many first digits of the keys' hashes
     cells: int = 0  # of a table in the sketch, if there is to be one
     expected: SourceId = UNKNOWN_SOURCE  # the server and the table to read
@@ -123,12 +123,8 @@ class SourceJob:
         return replace(found, beyond=beyond, left_out=left_out)
 
     def _by_server(self, session: Session, span: Span) -> SourceRows:
-        ends, sums = [span.after, span.upto], dict[Place, Digest]()
-        if self.step:
-            ends[1:1] = edges.walk(session, self.table, self.table.key, span.after, span.upto, self.step)
-        for after, upto in pairwise(ends):
-            piece = Span(after, upto)
-            sums |= {} if self.digits else {piece: Digest()}
+        sums = dict[Place, Digest]()
+        for piece in [span] if self.digits else pieces(self.table, span):
             for part, rows, total in session.rows(canonical.digest(self.scope, piece, self.digits)):
                 group = (part or b"").decode()
                 sums[group if self.digits else piece] = Digest(int(rows or 0), int(total or 0))
@@ -185,6 +181,16 @@ class SourceJob:
             texts = [[None if cell is None else cell.decode() for cell in row] for row in rows]
             listing.add_printed([row[1:] for row in texts], [row[0] in ("in", "loose") for row in texts])
         return SourceRows(self.spans, rows=listing.rows())
+
+
+def pieces(table: Table, span: Span) -> list[Span]:
+    """A range in pieces of equal width, if its ends are numbers: to cut it into equal numbers of rows would take a scan."""
+    if not (span.after and span.upto and table.column(table.key[0]).data_type in sql.NUMERIC - {"decimal"}):
+        return [span]
+    low, high = int(span.after[0]), int(span.upto[0])
+    cuts = sorted({low + (high - low) * n // PIECES for n in range(1, PIECES)} - {low, high})
+    ends = [span.after, *((cut,) for cut in cuts), span.upto]
+    return [Span(after, upto) for after, upto in pairwise(ends)]
 
 
 def _batches(session: Session, scope: Scope, sql: str, chosen: Sequence[Form], *more: Field) -> Iterator[Any]:

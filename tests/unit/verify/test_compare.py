@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import pairwise
 
 import duckdb
 import pytest
@@ -26,7 +27,7 @@ from floodmark.verify.lookup import Differences
 from floodmark.verify.run import before
 from floodmark.verify.scope import check_parsed
 from floodmark.verify.search import LEFT_OUT, beside, chunks, listings
-from floodmark.verify.task import Place
+from floodmark.verify.task import PIECES, Place, pieces
 from floodmark.verify.warehouse import summed
 from tests.support.described import changed, described
 
@@ -279,6 +280,19 @@ def test_ranges_that_adjoin_are_listed_as_one() -> None:
     apart = sums(*((2 * n, 2 * n + 1) for n in range(25)), rows=10)
     assert [len(spans) for spans in listings(apart.items())] == [20, 5]
     assert list(listings(sums((0, 1), rows=400_000).items())) == [(Span((0,), (1,)),)]
+
+
+def test_a_range_between_numbers_has_pieces_of_equal_width_that_leave_no_gap() -> None:
+    """TABLE's key has a second column, for which a cut leaves room on neither side."""
+    found = pieces(TABLE, Span((-7, 3), (40, 5)))
+    assert len(found) == PIECES and [span.after for span in found[:3]] == [(-7, 3), (-3,), (2,)]
+    assert all(a.upto == b.after for a, b in pairwise(found)) and found[-1].upto == (40, 5)
+    assert pieces(TABLE, Span((1, 2), (3, 4))) == [Span((1, 2), (2,)), Span((2,), (3, 4))]
+    assert pieces(TABLE, Span((1, 2), (1, 4))) == [Span((1, 2), (1, 4))]
+    for whole in (Span(), Span(None, (5, 1)), Span((5, 1), None)):
+        assert pieces(TABLE, whole) == [whole]
+    days = described("s", "t", (Column("d", "date", "date", nullable=False),), ("d",), None, "full", "t")
+    assert len(pieces(days, Span(("2025-01-01",), ("2025-03-01",)))) == 1
 
 
 def test_a_comparison_that_left_out_every_row_of_the_source_has_proven_nothing() -> None:
