@@ -21,6 +21,7 @@ import pyarrow.parquet as pq
 from floodmark.config.load import WarehouseSpec
 from floodmark.host.temp import scratched
 from floodmark.load import merge
+from floodmark.load.canonical import TargetSql, numbers
 from floodmark.load.columns import (
     Change,
     TargetColumn,
@@ -64,8 +65,7 @@ from floodmark.load.protocol import (
     data_files,
     quote,
 )
-from floodmark.load.row_text import Dialect, TargetSql
-from floodmark.model.canonical import DIGITS
+from floodmark.model.canonical import DIGITS, Dialect
 from floodmark.model.commit import LoadAs, by_key
 from floodmark.model.errors import (
     ConfigError,
@@ -99,16 +99,16 @@ WORDS = LedgerDialect(
 _DOUBLE = "encode(float8send({0}), 'hex')"
 _US = "to_char({}, 'YYYY-MM-DD HH24:MI:SS.US')"
 DIALECT = Dialect(
-    text="CAST({} AS VARCHAR)",
     prints={
+        **numbers("CAST({} AS VARCHAR)"),
         "float": "upper(" + " || ".join(f"substr({_DOUBLE}, {at}, 2)" for at in range(15, 0, -2)) + ")",
         "day": "to_char({}, 'YYYY-MM-DD')",
         "moment": _US,
         "instant": _US.format("{} AT TIME ZONE 'UTC'"),
         "bytes": "upper(encode({}, 'hex'))",
     },
-    length="octet_length({})",
-    size="octet_length({})",
+    sized="CAST(octet_length({0}) AS VARCHAR) || ':' || {0}",
+    size="CAST(octet_length({}) AS VARCHAR)",
     cut="substr({}, {}, {})",
     hash=f"substr(encode(sha256(convert_to({{}}, 'UTF8')), 'hex'), 1, {DIGITS})",
     number="('x0' || substr({}, 1, 15))::bit(64)::bigint",

@@ -25,8 +25,8 @@ from floodmark.store.store import Store
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from floodmark.load.canonical import TargetSql
     from floodmark.load.columns import Change
-    from floodmark.load.row_text import TargetSql
 
 LEDGER = "floodmark_ledger"  # one row per loaded commit
 TARGETS = "floodmark_targets"  # one row per target: the log whose rows it holds, and the load epoch

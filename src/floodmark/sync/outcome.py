@@ -27,9 +27,8 @@ from floodmark.model.times import parse_moment, stamp
 from floodmark.plan.lag import measured
 from floodmark.sync import loads
 from floodmark.sync.work import TableRun
-from floodmark.verify.after_sync import verify_loaded
-from floodmark.verify.compare import Differences
-from floodmark.verify.run import Verified, status_of
+from floodmark.verify.lookup import Differences
+from floodmark.verify.run import Verified, status_of, verify_loaded
 
 logger = logging.getLogger("floodmark")
 
@@ -120,8 +119,9 @@ def verify(run: TableRun) -> None:
     checked = verify_loaded(run.services, run.name, run.state, commits)
     if checked.waiting:
         run.account.note(f"not verified: {counted(checked.waiting, 'row')} not loaded yet")
-    if checked.compared is not None:
-        run.account.note(f"verified: {counted(checked.compared, 'row')} compared with the source")
+    if checked.differences is not None:
+        rows = checked.differences.rows_source
+        run.account.note(f"verified: {counted(rows, 'row')} compared with the source")
     if found := checked.findings:
         run.account(events.Found(run.name, tuple(found)))
         result = Verified(run.name, checked.differences or Differences(agree=False), found)

@@ -43,7 +43,8 @@ from floodmark.sync.outcome import Ending, fail, leave_status, succeed, verify
 from floodmark.sync.passes import append, check_gives_way, only_if_changed, read, remove
 from floodmark.sync.preview import Preview, load_plan, preview, source_of
 from floodmark.sync.work import TableRun, hold
-from floodmark.verify.compare import Differences, check_compared, compare, described
+from floodmark.verify.compare import check_compared, compare, described
+from floodmark.verify.lookup import Differences
 
 logger = logging.getLogger("floodmark")
 

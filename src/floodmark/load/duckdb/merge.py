@@ -21,6 +21,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from floodmark.load import merge
+from floodmark.load.canonical import DUCKDB, TargetSql
 from floodmark.load.columns import (
     Change,
     TargetColumn,
@@ -35,7 +36,6 @@ from floodmark.load.duckdb.ledger import kind_of
 from floodmark.load.files import ascending, check_footer, hardly_repeats, too_few
 from floodmark.load.merge import KEPT, STAGE, Do, Heap, Put
 from floodmark.load.protocol import DELETED_AT, KEYS, Numbered, data_files, quote
-from floodmark.load.row_text import DUCKDB, TargetSql
 from floodmark.model.commit import LoadAs
 from floodmark.model.errors import ConfigError, DataError
 from floodmark.model.names import OURS, marked

@@ -22,6 +22,7 @@ import pyarrow as pa
 from floodmark.config.load import WarehouseSpec
 from floodmark.host.temp import scratched
 from floodmark.host.threads import SharedCalls
+from floodmark.load.canonical import DUCKDB, TargetSql
 from floodmark.load.columns import (
     Change,
     arrived,
@@ -57,7 +58,6 @@ from floodmark.load.duckdb.merge import check_itself, refused_rows
 from floodmark.load.files import fetch, file_fields
 from floodmark.load.ledger import Count
 from floodmark.load.protocol import COUNTS, KEYS, Freshness, LoadOutcome, LoadRequest, data_files, quote
-from floodmark.load.row_text import DUCKDB, TargetSql
 from floodmark.model.commit import WIDE_BYTES, by_key
 from floodmark.model.errors import (
     ConfigError,

@@ -14,6 +14,7 @@ from dataclasses import replace
 from typing import TypeVar
 
 from floodmark.config.load import WarehouseSpec
+from floodmark.load.canonical import REDSHIFT, TargetSql
 from floodmark.load.columns import (
     Change,
     TargetColumn,
@@ -71,7 +72,6 @@ from floodmark.load.redshift.steps import (
     Transport,
 )
 from floodmark.load.redshift.transaction import Tries, naming_users
-from floodmark.load.row_text import REDSHIFT, TargetSql
 from floodmark.model.errors import FloodmarkError, about
 from floodmark.model.ledger import Ledger, LedgerRow, LoadSum, Part, TargetFiller
 from floodmark.model.run import Finding, StepKind, Wait
