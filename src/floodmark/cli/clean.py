@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from floodmark.cli import options
-from floodmark.cli.layout import indented, table
+from floodmark.cli.layout import indent, table
 from floodmark.cli.options import Settings
 from floodmark.cli.printing import width
 from floodmark.model.errors import ConfigError
@@ -233,7 +233,7 @@ def files_lines(
     if not rows:
         return ["No staged files."]
     head = ("STATE", "COMMIT", "ROWS", "BYTES", "CREATED" if timestamps else "AGE", "FILE")
-    return [*_listed(head, rows, width), *indented("", _sums(document), width)]
+    return [*_listed(head, rows, width), *indent("", _sums(document), width)]
 
 
 def _listed(head: tuple[str, ...], rows: list[tuple[str, ...]], width: int | None) -> list[str]:
@@ -251,7 +251,7 @@ def _listed(head: tuple[str, ...], rows: list[tuple[str, ...]], width: int | Non
         which = [size_, when if head[4] == "CREATED" else f"{when} old"]
         whole = ", ".join((*what, *which))
         told = [whole] if cells(whole) <= width - 2 else [", ".join(what), ", ".join(which)]
-        lines += [_tail(uri, width), *indented("  ", told, width)]
+        lines += [_tail(uri, width), *indent("  ", told, width)]
     return lines
 
 

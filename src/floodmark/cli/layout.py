@@ -36,9 +36,9 @@ def behind(lag: Lag) -> str:
     return UNKNOWN if lag.seconds is None else duration(lag.seconds)
 
 
-def painted(text: str, colour: str | None) -> str:
+def colour(text: str, code: str | None) -> str:
     """The text in a colour of the terminal; as it is without one."""
-    return f"\x1b[{colour}m{text}\x1b[0m" if colour else text
+    return f"\x1b[{code}m{text}\x1b[0m" if code else text
 
 
 def table(rows: Sequence[Sequence[str]], right: Collection[int] = ()) -> list[str]:
@@ -58,7 +58,7 @@ def _wide(cell: str) -> int:
     return cells(_COLOUR.sub("", cell))
 
 
-def fitted(
+def fit(
     rows: Sequence[Sequence[str]], width: int | None, right: Collection[int] = (), drop: Sequence[int] = ()
 ) -> list[str] | None:
     """The same for a terminal: names of tables, in the first column, are shortened, and columns of `drop` go, one after another.
@@ -80,33 +80,33 @@ def fitted(
             lines.insert(n, shortened(rows[n][0], width) or rows[n][0])
         if number:
             gone = ", ".join(dict.fromkeys(rows[0][i].lower() for i in sorted(drop[:number])))
-            lines += indented("", f"Not shown, for lack of space: {gone}. --json has everything.", width)
+            lines += indent("", f"Not shown, for lack of space: {gone}. --json has everything.", width)
         return lines
     return None
 
 
-def indented(first: str, text: str | Iterable[str], width: int | None) -> list[str]:
+def indent(first: str, text: str | Iterable[str], width: int | None) -> list[str]:
     """A text behind its label, on as many lines as the terminal needs; or several texts, each behind it."""
     if not isinstance(text, str):
-        return [line for one in text for line in indented(first, one, width)]
+        return [line for one in text for line in indent(first, one, width)]
     if width is None:
         return [first + text]
-    indent = " " * (len(first) if width - len(first) >= 20 else min(len(first), 16))
+    blank = " " * (len(first) if width - len(first) >= 20 else min(len(first), 16))
     room = max(20, width - len(first))
     lines = [
         line
         for part in text.split("\n")
         for line in textwrap.wrap(part, room, break_on_hyphens=False, break_long_words=False)
     ]
-    return [(indent if number else first) + line for number, line in enumerate(lines or [""])]
+    return [(blank if number else first) + line for number, line in enumerate(lines or [""])]
 
 
-def labelled(texts: Iterable[tuple[str, str]], width: int | None) -> list[str]:
+def label(texts: Iterable[tuple[str, str]], width: int | None) -> list[str]:
     """Texts behind their labels."""
-    return [line for label, text in texts for line in indented(f"  {label:<14}", text, width)]
+    return [line for label, text in texts for line in indent(f"  {label:<14}", text, width)]
 
 
-def folded(lines: Sequence[str], width: int | None) -> list[str]:
+def fold(lines: Sequence[str], width: int | None) -> list[str]:
     """Labelled lines, none wider than the terminal."""
     if width is None:
         return list(lines)
@@ -117,16 +117,16 @@ def folded(lines: Sequence[str], width: int | None) -> list[str]:
         if not text:
             found.append(line)
         elif width - len(label) >= 20:
-            found += indented(label, text, width)
+            found += indent(label, text, width)
         else:
             found += [
                 label.rstrip(),
-                *indented(label[: len(label) - len(label.lstrip())] + "  ", text, width),
+                *indent(label[: len(label) - len(label.lstrip())] + "  ", text, width),
             ]
     return found
 
 
-def named(names: Sequence[str], most: int = 4) -> str:
+def list_names(names: Sequence[str], most: int = 4) -> str:
     """The names of tables, and how many more there are beyond the first ones."""
     if len(names) <= most:
         return ", ".join(names)
@@ -135,4 +135,4 @@ def named(names: Sequence[str], most: int = 4) -> str:
 
 def card(name: str, said: Sequence[str], width: int) -> list[str]:
     """A row on a narrow terminal: its name, and its values below."""
-    return [shortened(name, width) or name, *indented("  ", said, width)]
+    return [shortened(name, width) or name, *indent("  ", said, width)]

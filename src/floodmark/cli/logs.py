@@ -131,7 +131,7 @@ def _form(settings: Settings, tracebacks: bool) -> logging.Formatter:
 
 
 @contextmanager
-def attached(handler: logging.Handler) -> Iterator[None]:
+def attach(handler: logging.Handler) -> Iterator[None]:
     """The handler gets the log lines, until the block ends."""
     root = logging.getLogger()
     root.addHandler(handler)

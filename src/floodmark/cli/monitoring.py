@@ -48,9 +48,7 @@ _ledger = click.option(
     help="A host name that a proxy uses for this machine; repeatable.",
 )  # fmt: skip
 @_ledger
-def serve(
-    settings: Settings, host: str, port: int, token_file: Path | None, names: tuple[str, ...], ledger: bool
-) -> int:
+def serve(settings: Settings, /, **given: Any) -> int:
     """Show a dashboard in the browser, until Ctrl-C.
 
     All tables, the worst first, with their lag and their runs; what is running now; what is in the store. It reads the
@@ -71,7 +69,7 @@ def serve(
     """
     needs_extra()
     config = settings.load()
-    from floodmark.web.serve import ServeOptions, serve
+    from floodmark.web.serve import serve
 
     def ready(address: str) -> None:
         if settings.json:
@@ -80,7 +78,7 @@ def serve(
             to_stderr(f"The dashboard is at {address} (Ctrl-C to stop).")
 
     try:
-        serve(config, ServeOptions(host, port, token_file, names, ledger), settings.scrub, ready)
+        serve(config, settings.scrub, ready, **given)
     except Interrupted as stopped:  # the usual end
         raise Interrupted("the dashboard was stopped", code=stopped.code) from None
     return 0

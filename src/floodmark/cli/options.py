@@ -86,9 +86,9 @@ class Settings:
         """Starts logging as the options say, until the command ends."""
         self.logging = True
         self.stack.enter_context(logs.levels(self.debug))
-        self.stack.enter_context(logs.attached(logs.to_stderr(self)))
+        self.stack.enter_context(logs.attach(logs.to_stderr(self)))
         if self.log_file is not None:
-            self.stack.enter_context(logs.attached(logs.to_file(self, self.log_file)))
+            self.stack.enter_context(logs.attach(logs.to_file(self, self.log_file)))
 
     def load(self) -> Config:
         """The configuration; from here on its secrets are masked."""
@@ -106,7 +106,7 @@ class Settings:
         """The progress that fits where stderr goes."""
         kind: type[SilentProgress] = SilentProgress  # the log, or the document, has the notes
         if not (self.quiet or self.json_logs or self.json):
-            bars = sys.stderr is not None and printing.coloured(sys.stderr)
+            bars = sys.stderr is not None and printing.has_colour(sys.stderr)
             kind = BarProgress if bars else PlainProgress
         return kind(self.scrub, lambda: self.stopped() is not None)
 
@@ -154,7 +154,7 @@ class Settings:
                 self.start_logs()
         from floodmark.model.results import Failure
 
-        failure = Failure.of(printing.scrubbed(error.as_json(), self.scrub))
+        failure = Failure.of(printing.scrub_document(error.as_json(), self.scrub))
         log_lines.tell(
             logs.logger, logging.ERROR, "error", failure.message, table=failure.table, said=True, cause=cause,
             exit_code=failure.code, kind=failure.kind, hint=failure.hint,
@@ -253,7 +253,7 @@ def command(
     return made
 
 
-def parsed(parse: Callable[[str], Any]) -> Callable[[click.Context, click.Parameter, str | None], Any]:
+def parse_by(parse: Callable[[str], Any]) -> Callable[[click.Context, click.Parameter, str | None], Any]:
     """The callback of an option whose text means something else; `parse` refuses it with a ValueError."""
 
     def check(ctx: click.Context, parameter: click.Parameter, value: str | None) -> Any:
@@ -292,7 +292,7 @@ def path_option(*names: str, help: str, metavar: str = "FILE", **more: Any) -> C
 
 def timestamp_option(name: str, help: str, future: bool = True) -> Callable[[F], F]:
     """An option that takes a timestamp."""
-    check = parsed(lambda value: timestamp(value, None if future else datetime.now(UTC)))
+    check = parse_by(lambda value: timestamp(value, None if future else datetime.now(UTC)))
     return click.option(name, metavar="TS", callback=check, help=help)
 
 
@@ -308,7 +308,7 @@ def duration_option(name: str, help: str, metavar: str = "DURATION", least: floa
             raise ValueError("must be at least 1s")
         return seconds
 
-    return click.option(name, metavar=metavar, callback=parsed(check), help=help)
+    return click.option(name, metavar=metavar, callback=parse_by(check), help=help)
 
 
 def _named(ctx: click.Context, parameter: click.Parameter, value: tuple[str, ...]) -> tuple[str, ...]:

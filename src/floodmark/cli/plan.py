@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from floodmark.cli import options
-from floodmark.cli.layout import folded
+from floodmark.cli.layout import fold
 from floodmark.cli.options import Settings
 from floodmark.cli.printing import width
 from floodmark.model.run import SyncOptions
@@ -39,13 +39,13 @@ def plan(settings: Settings, tables: tuple[str, ...], all_tables: bool) -> int:
     request, wide = SyncOptions(dry_run=True), width()
     if len(tables) == 1:
         report = plan_one(config, tables[0], request)
-        settings.result(report.result, lambda _: folded(plan_lines(report), wide))
+        settings.result(report.result, lambda _: fold(plan_lines(report), wide))
         if report.refused is not None:
             settings.complain(report.refused)
         return report.refused.code if report.refused else 0
     done = plan_several(config, tables, all_tables, request)
     lines = [line for one in done.plans for line in ("", *plan_lines(one))][1:]
-    settings.result(done.as_json(), lambda _: folded(lines, wide))
+    settings.result(done.as_json(), lambda _: fold(lines, wide))
     settings.complain_of(done.errors)
     return done.exit_code
 

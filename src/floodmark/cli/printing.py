@@ -34,7 +34,7 @@ _COMMAND = re.compile(r"\bfloodmark (?:[^\s,;)]+ )*[^\s,;)]+")
 _GLUE = "\xa0"  # textwrap doesn't break there
 
 
-def coloured(stream: Any = None) -> bool:
+def has_colour(stream: Any = None) -> bool:
     """Whether colours are welcome there; on stdout by default."""
     plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
     return not plain and bool(getattr(stream or sys.stdout, "isatty", lambda: False)())
@@ -72,13 +72,13 @@ def emit(text: str) -> None:
 def emit_json(document: Document, scrub: Scrub, indent: int | None = 2) -> None:
     """A document as `--json` prints it; on one line without an indent."""
     utf8 = (sys.stdout.encoding or "utf-8").lower().replace("-", "") == "utf8"
-    text = json.dumps(scrubbed(document, scrub), indent=indent, ensure_ascii=not utf8, default=str)
+    text = json.dumps(scrub_document(document, scrub), indent=indent, ensure_ascii=not utf8, default=str)
     emit(shown_json(text))
 
 
 def emit_lines(lines: Sequence[str]) -> None:
     """A result for people to stdout."""
-    painted = coloured()
+    painted = has_colour()
     emit("\n".join(shown(line, painted) for line in lines))
 
 
@@ -112,12 +112,12 @@ def wrap(text: str, columns: int | None) -> list[str]:
     return found
 
 
-def scrubbed(value: Any, scrub: Scrub, free: bool = False) -> Any:
+def scrub_document(value: Any, scrub: Scrub, free: bool = False) -> Any:
     """The document with secrets masked in its free text."""
     if isinstance(value, Mapping):
-        return {key: scrubbed(inner, scrub, key in _FREE_TEXT) for key, inner in value.items()}
+        return {key: scrub_document(inner, scrub, key in _FREE_TEXT) for key, inner in value.items()}
     if isinstance(value, list | tuple):
-        return [scrubbed(inner, scrub, free) for inner in value]
+        return [scrub_document(inner, scrub, free) for inner in value]
     return scrub(value) if free and isinstance(value, str) else value
 
 

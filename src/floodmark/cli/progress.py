@@ -7,12 +7,12 @@ is ignored. What is printed is logged too (`said` keeps it from appearing twice)
 
 from __future__ import annotations
 
+import math
 import threading
 import time
-from collections import deque
-from collections.abc import Callable
+from collections import Counter, deque
+from collections.abc import Callable, Iterator
 from contextlib import suppress
-from functools import partial
 from typing import TYPE_CHECKING, Self
 
 from floodmark.cli.frame import Line, Picture, Running, Stage, frame, said_wait
@@ -29,7 +29,7 @@ from floodmark.model.events import (
     Waiting,
 )
 from floodmark.model.log_lines import LogLines
-from floodmark.model.run import Step, TableReport, Wait
+from floodmark.model.run import TableReport, Wait
 from floodmark.model.secrets import Scrubber
 from floodmark.model.tally import EVERY, UNITS, Tally, said_so_far
 from floodmark.model.text import shown
@@ -210,77 +210,55 @@ def _stage(name: str, tally: Tally, now: float) -> Stage:
 
 
 class PlainProgress(SilentProgress):
-    """Lines for logs, pipes and screen readers: one every few seconds for each table, and one when a stage is over."""
+    """Lines for logs, pipes and screen readers: one every few seconds for each table, and one when a stage is over.
+
+    A long wait is worth a line, and a long step of a load too, even if nothing reports on it.
+    """
 
     _prints_stages = True
 
     def __init__(self, scrub: Scrubber, stopping: Callable[[], bool] = lambda: False) -> None:
         super().__init__(scrub, stopping)
-        self._timers: dict[str, threading.Timer] = {}
-        self._said_waits: set[Wait] = set()
+        self._lines: Counter[object] = Counter()  # about each wait and step, so far
+        self._over = threading.Event()
+        self._watch: threading.Thread | None = None
 
     def stop(self) -> None:
-        with self._lock:
-            timers, self._timers = list(self._timers.values()), {}
-        for timer in timers:
-            timer.cancel()
+        self._over.set()
 
     def __call__(self, event: Event) -> None:
-        """A long wait is worth a line, and a long step of a load too, even if nothing reports on it."""
-        with self._lock:
-            tally = (
-                self._tallies.get(event.table, {}).get(event.stage) if isinstance(event, Underway) else None
-            )
-            before = tally.step if tally else None
         super().__call__(event)
+        lasts = isinstance(event, Waiting | Underway) and self._brief is None and not self._closed
         with self._lock:
-            match event:
-                case TablesChosen():
-                    self._said_waits.clear()
-                case Waiting(table, None):
-                    self._cancel(table)
-                case Waiting(table) if table not in self._timers:
-                    self._later(table, EVERY, partial(self._say_wait, table))
-                case Underway(table, stage, _, step) if tally and (before and before.kind) != (
-                    step and step.kind
-                ):
-                    self._cancel(f"{table} {stage}")
-                    if step is not None:
-                        self._say_later(table, stage, tally, step, EVERY)
+            if lasts and self._watch is None:
+                self._watch = threading.Thread(target=self._look, name="progress", daemon=True)
+                self._watch.start()
 
-    def _cancel(self, name: str) -> None:
-        if timer := self._timers.pop(name, None):
-            timer.cancel()
-
-    def _later(self, name: str, seconds: float, say: Callable[[], None]) -> None:
-        if self._brief is None and not self._closed:
-            self._timers[name] = timer = threading.Timer(seconds, say)
-            timer.daemon = True
-            timer.start()
-
-    def _say_later(self, table: str, stage: str, tally: Tally, step: Step, seconds: float) -> None:
-        """Says what a load is doing if it is still doing it by then, and again after twice that time."""
-
-        def say() -> None:
+    def _look(self) -> None:
+        while not self._over.wait(EVERY / 5):
             with self._lock:
-                if self._closed or tally.step is None or tally.step.kind != step.kind:
-                    return
-                self._say_later(table, stage, tally, step, seconds * 2)
-                tally.said = tally.seconds
-                text = said_so_far(stage, tally)
-            self._say(table, text)
+                lines = list(self._lasting(time.monotonic()))
+            for table, text in lines:
+                self._say(table, text)
 
-        self._later(f"{table} {stage}", seconds, say)
+    def _lasting(self, now: float) -> Iterator[tuple[str, str]]:
+        """What has lasted long enough for a line, or for another one."""
+        for table, (on, since) in self._waits.items():
+            whole = on.kind in _OF_THE_RUN  # all tables wait for the same: once is enough
+            if self._is_due(on if whole else (table, since), now - since, most=1):
+                yield "" if whole else table, said_wait(on, now - since)
+        for table, stages in self._tallies.items():
+            for stage, tally in stages.items():
+                if tally.step and self._is_due((table, stage, tally.step_began), now - tally.step_began):
+                    tally.said = tally.seconds
+                    yield table, said_so_far(stage, tally)
 
-    def _say_wait(self, table: str) -> None:
-        with self._lock:
-            on, waited = self._waited(table, time.monotonic())
-            if on is None or on in self._said_waits:
-                return
-            if on.kind in _OF_THE_RUN:  # all tables wait for the same: once is enough
-                self._said_waits.add(on)
-                table = ""
-        self._say(table, said_wait(on, waited))
+    def _is_due(self, what: object, seconds: float, most: float = math.inf) -> bool:
+        """Whether it is time for a line about something that lasts; if so, the next one is due after twice that time."""
+        said = self._lines[what]
+        due = said < most and seconds >= EVERY * (2 ** (said + 1) - 1)
+        self._lines[what] += due
+        return due
 
     def _say(self, table: str, text: str) -> None:
         to_stderr(shown(self._scrub(f"{table}: {text}" if table else text)))

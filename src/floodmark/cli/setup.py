@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 import click
 
 from floodmark.cli import options
-from floodmark.cli.layout import indented, painted
+from floodmark.cli.layout import colour, indent
 from floodmark.cli.monitoring import needs_extra
 from floodmark.cli.options import Settings
-from floodmark.cli.printing import coloured, emit_json, scrubbed, width
+from floodmark.cli.printing import emit_json, has_colour, scrub_document, width
 from floodmark.model.errors import ConfigError
 from floodmark.model.secrets import of_url
 from floodmark.model.text import counted
@@ -80,11 +80,11 @@ def doctor(settings: Settings, tables: tuple[str, ...], start_spark: bool, live:
     for checks in examine(settings.config, tables, start_spark, learn):
         found += checks
         if not settings.json:
-            lines = check_lines(checks, min(wide, 120) if (wide := width()) else None, coloured())
+            lines = check_lines(checks, min(wide, 120) if (wide := width()) else None, has_colour())
             settings.say(lines[0 if len(found) > len(checks) else 1 :])
     said = examination(found, began)
     if configs:
-        keep(configs[0], scrubbed(said, settings.scrub), tables)
+        keep(configs[0], scrub_document(said, settings.scrub), tables)
     return settings.result(said, summary_lines, 0 if said.ok else ConfigError.code)
 
 
@@ -247,12 +247,12 @@ def _table(table: str | None, checks: list[Check], width: int | None, paint: boo
 
 
 def _line(status: str, name: str, detail: str, hint: str | None, width: int | None, paint: bool) -> list[str]:
-    mark = painted(f"{status:<8}", _COLOURS.get(status) if paint else None)
+    mark = colour(f"{status:<8}", _COLOURS.get(status) if paint else None)
     column = f"{name:<{_NAME}}  " if name else ""
     blank = " " * (11 + len(column))
-    first, *others = indented(blank, detail, width)
+    first, *others = indent(blank, detail, width)
     lines = [f"  {mark} {column}{first.removeprefix(blank)}", *others]
-    return lines + (indented(f"{blank}→ ", hint, width) if hint else [])
+    return lines + (indent(f"{blank}→ ", hint, width) if hint else [])
 
 
 def summary_lines(document: Examination) -> list[str]:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from floodmark.cli import logs, options, printing
-from floodmark.cli.layout import behind, card, fitted, indented, labelled, named, painted, position
+from floodmark.cli.layout import behind, card, colour, fit, indent, label, list_names, position
 from floodmark.cli.options import Settings
 from floodmark.cli.signals import KEPT, import_aside, interrupted
 from floodmark.model import log_lines
@@ -80,7 +80,7 @@ def _address(value: str) -> tuple[str, int]:
     "--every", "Keep running and sync this often (30s, 5m), with Spark kept warm, until Ctrl-C or SIGTERM."
 )
 @click.option(
-    "--listen", callback=options.parsed(_address), metavar="HOST:PORT",
+    "--listen", callback=options.parse_by(_address), metavar="HOST:PORT",
     help="With --every: serve /metrics (Prometheus) and /healthz on this address, such as 127.0.0.1:9908.",
 )  # fmt: skip
 @options.path_option(
@@ -138,8 +138,8 @@ def sync(
         from floodmark.sync.run import sync as run_sync
 
         def lines(tables: Sequence[TableReport], seconds: float, unfinished: Sequence[str] = ()) -> list[str]:
-            width, paint = printing.width(), printing.coloured()
-            how = Shown(request.dry_run, verbose, width, paint, progress.notes, unfinished)
+            width, paint = printing.width(), printing.has_colour()
+            how = ResultStyle(request.dry_run, verbose, width, paint, progress.notes, unfinished)
             return sync_lines(settings.run, tables, seconds, how)
 
         # Alerts are sent while the result is printed.
@@ -288,7 +288,7 @@ def _seconds(failing: Failing, at: str) -> float:
 
 
 @dataclass(frozen=True)
-class Shown:
+class ResultStyle:
     """How a result is shown."""
 
     dry_run: bool = False
@@ -299,7 +299,7 @@ class Shown:
     unfinished: Sequence[str] = ()  # tables that an interrupted run has not begun
 
 
-def sync_lines(run: str, tables: Sequence[TableReport], seconds: float, how: Shown) -> list[str]:
+def sync_lines(run: str, tables: Sequence[TableReport], seconds: float, how: ResultStyle) -> list[str]:
     """What a sync did, for people; the errors themselves go to stderr."""
     if how.verbose or len(tables) == 1:
         lines = [line for one in tables for line in _in_full(one, seconds, how)]
@@ -307,8 +307,8 @@ def sync_lines(run: str, tables: Sequence[TableReport], seconds: float, how: Sho
         lines = [*_listed(tables, how), *_statements(tables, how), *_worth_knowing(tables, how)]
         lines += [""] if lines and len(lines) > len(tables) + 1 else []
     if how.unfinished:
-        lines += indented("", f"Not started: {named(how.unfinished)}", how.width)
-    return [*lines, *indented("", _last_line(run, tables, seconds, how), how.width)]
+        lines += indent("", f"Not started: {list_names(how.unfinished)}", how.width)
+    return [*lines, *indent("", _last_line(run, tables, seconds, how), how.width)]
 
 
 def moved(tables: Sequence[TableReport]) -> list[TableReport]:
@@ -332,7 +332,7 @@ def cycle_line(cycle: Cycle) -> str:
 # ---------------------------------------------------------------- how it ended
 
 
-def _last_line(run: str, tables: Sequence[TableReport], seconds: float, how: Shown) -> str:
+def _last_line(run: str, tables: Sequence[TableReport], seconds: float, how: ResultStyle) -> str:
     interrupted = sum(one.exit_code in _INTERRUPTED for one in tables)
     failed, stopped = sum(not one.ok for one in tables) - interrupted, interrupted + len(how.unfinished)
     outcome = [f"{counted(failed, 'table')} failed"] if failed else []
@@ -343,7 +343,7 @@ def _last_line(run: str, tables: Sequence[TableReport], seconds: float, how: Sho
     return f"Run {run}: {number}, {', '.join(outcome)}, {duration(seconds)}"
 
 
-def _state(one: TableReport, how: Shown) -> tuple[str, str]:
+def _state(one: TableReport, how: ResultStyle) -> tuple[str, str]:
     """In a word or two, and its symbol."""
     if one.exit_code in _INTERRUPTED:
         return "interrupted", "stopped"
@@ -356,12 +356,12 @@ def _state(one: TableReport, how: Shown) -> tuple[str, str]:
     return ("held back", "stopped") if one.held_back_by else ("up to date", "idle")
 
 
-def _signed(text: str, sign: str, how: Shown) -> str:
+def _signed(text: str, sign: str, how: ResultStyle) -> str:
     """The text with its symbol, coloured; or plain, if that is wanted."""
     if not how.paint:
         return text
-    symbol, colour = _SIGNS[sign]
-    return painted(f"{symbol} {text}", colour)
+    symbol, code = _SIGNS[sign]
+    return colour(f"{symbol} {text}", code)
 
 
 def _nothing_planned(one: TableReport) -> bool:
@@ -372,14 +372,14 @@ def _nothing_planned(one: TableReport) -> bool:
 # ---------------------------------------------------------------- one line for each table
 
 
-def _listed(tables: Sequence[TableReport], how: Shown) -> list[str]:
+def _listed(tables: Sequence[TableReport], how: ResultStyle) -> list[str]:
     head = ("Table", "Rows", "Slices", "Files", "Waiting", "State") if how.dry_run else (
         "Table", "Rows", "Files", "Time", "Watermark", "Lag", "State")  # fmt: skip
     body = [
         (*(_planned_cells(one) if how.dry_run else _cells(one)), _signed(*_state(one, how), how))
         for one in tables
     ]
-    lines = fitted([head, *body], how.width, {1, 2, 3, 4} if how.dry_run else {1, 2, 3})
+    lines = fit([head, *body], how.width, {1, 2, 3, 4} if how.dry_run else {1, 2, 3})
     return lines or [line for one in tables for line in _card(one, how)]
 
 
@@ -422,7 +422,7 @@ def _planned_cells(one: TableReport) -> tuple[str, ...]:
     return (one.table, *counts, "?" if plan.warehouse_unknown else waiting)
 
 
-def _card(one: TableReport, how: Shown) -> list[str]:
+def _card(one: TableReport, how: ResultStyle) -> list[str]:
     """A table on a narrow terminal."""
     state, sign = _state(one, how)
     plain = f"{_SIGNS[sign][0]} {state}" if how.paint else state
@@ -442,7 +442,7 @@ def _card(one: TableReport, how: Shown) -> list[str]:
 # ---------------------------------------------------------------- what is worth knowing
 
 
-def _worth_knowing(tables: Sequence[TableReport], how: Shown) -> list[str]:
+def _worth_knowing(tables: Sequence[TableReport], how: ResultStyle) -> list[str]:
     """Notes, files that wait and findings, each once, with the tables that they concern."""
     notes = [(text, one.table) for one in tables for text in how.notes.get(one.table, ())]
     waiting = [] if how.dry_run else [one for one in tables if _waiting(one)]
@@ -452,7 +452,7 @@ def _worth_knowing(tables: Sequence[TableReport], how: Shown) -> list[str]:
     return [*_grouped("Notes", notes, how), *_grouped("Findings", findings, how)]
 
 
-def _grouped(title: str, said: Sequence[tuple[str, str]], how: Shown) -> list[str]:
+def _grouped(title: str, said: Sequence[tuple[str, str]], how: ResultStyle) -> list[str]:
     """Prints a text about several tables once, even if its numbers and times differ."""
     if not said:
         return []
@@ -466,12 +466,12 @@ def _grouped(title: str, said: Sequence[tuple[str, str]], how: Shown) -> list[st
         if len(texts) > 1 and len(names) <= 2:
             pairs = group
         elif len(texts) == 1:
-            pairs = [(texts[0], named(names))]
+            pairs = [(texts[0], list_names(names))]
         else:
-            others = named([name for name in names if name != group[0][1]])
+            others = list_names([name for name in names if name != group[0][1]])
             pairs = [(texts[0], f"{group[0][1]}; the same, with other numbers: {others}")]
         for text, who in pairs:
-            lines += indented("  ", text, how.width) + indented("      ", who, how.width)
+            lines += indent("  ", text, how.width) + indent("      ", who, how.width)
     return lines
 
 
@@ -479,30 +479,30 @@ def _waiting(one: TableReport) -> int:
     return len(one.watermark.pending_s3_files) if one.watermark else 0
 
 
-def _statements(tables: Sequence[TableReport], how: Shown) -> list[str]:
+def _statements(tables: Sequence[TableReport], how: ResultStyle) -> list[str]:
     """What a load would run first, table by table."""
     ddl = [statement for one in tables if one.plan for statement in one.plan.ddl]
     if not how.dry_run or not ddl:
         return []
-    return ["", "Statements for the target", *indented("  ", ddl, how.width)]
+    return ["", "Statements for the target", *indent("  ", ddl, how.width)]
 
 
 # ---------------------------------------------------------------- one table in full
 
 
-def _in_full(one: TableReport, seconds: float, how: Shown) -> list[str]:
+def _in_full(one: TableReport, seconds: float, how: ResultStyle) -> list[str]:
     state, sign = _state(one, how)
     strategy = f", {one.strategy}" if one.strategy else ""
     state = state.replace("(", "(exit code ")
     lines = [f"{one.table}: {_signed(state, sign, how)}{strategy}"]
     if how.dry_run:
-        lines += indented("  ", _planned(one), how.width)
+        lines += indent("  ", _planned(one), how.width)
         texts = [("would run", statement) for statement in (one.plan.ddl if one.plan else ())]
     else:
         texts = _done(one, seconds)
     texts += [("note", note) for note in how.notes.get(one.table, ())]
     texts += [("finding", f"{finding.kind}: {finding.detail}") for finding in one.findings]
-    return lines + labelled(texts, how.width)
+    return lines + label(texts, how.width)
 
 
 def _planned(one: TableReport) -> list[str]:

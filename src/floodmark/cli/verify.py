@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from floodmark.cli import options
-from floodmark.cli.layout import indented, labelled
+from floodmark.cli.layout import indent, label
 from floodmark.cli.options import Settings
 from floodmark.cli.printing import width
 from floodmark.model.errors import Interrupted
@@ -114,7 +114,7 @@ def _table(table: VerifiedTable, repair: bool, width: int | None) -> list[str]:
         texts.append(("left out", later))
     texts += [("note", note) for note in table.notes]
     texts += [(f.kind, f.detail) for f in table.findings]
-    lines = indented("", first, width) + labelled(texts, width)
+    lines = indent("", first, width) + label(texts, width)
     more = sum(counts.values()) - len(table.findings)
     if more > 0:
         lines.append(f"  and {count(more)} more (--show N lists more)")
@@ -124,7 +124,7 @@ def _table(table: VerifiedTable, repair: bool, width: int | None) -> list[str]:
 def _next(table: VerifiedTable, repair: bool, width: int | None) -> list[str]:
     """What to do about differences, and what that does to rows of each kind."""
     if repair:
-        return indented(
+        return indent(
             "  ",
             "Rows still differ after the repair: was the target written to meanwhile? Run it again.",
             width,
@@ -140,13 +140,13 @@ def _next(table: VerifiedTable, repair: bool, width: int | None) -> list[str]:
     name = table.table
     if not does:
         return [
-            *indented("  ", "Without a key, rows can't be repaired one by one; copy the table again.", width),
-            *indented("  ", f"Next: floodmark sync -t {name}", width),
-            *indented("        ", f"or, unless it is in mode full, first: floodmark watermark reset -t {name} --force", width),
+            *indent("  ", "Without a key, rows can't be repaired one by one; copy the table again.", width),
+            *indent("  ", f"Next: floodmark sync -t {name}", width),
+            *indent("        ", f"or, unless it is in mode full, first: floodmark watermark reset -t {name} --force", width),
         ]  # fmt: skip
     maybe = f"{counted(table.loose, 'row')} may only have changed since the last sync; first: floodmark sync -t {name}"
     return [
-        *(indented("  ", maybe, width) if table.loose else ()),
+        *(indent("  ", maybe, width) if table.loose else ()),
         f"  Next: floodmark verify -t {name} --repair",
-        *indented("        ", "; ".join(does), width),
+        *indent("        ", "; ".join(does), width),
     ]

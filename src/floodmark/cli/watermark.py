@@ -10,9 +10,9 @@ import click
 
 from floodmark.cli import options
 from floodmark.cli import watermark_history as past
-from floodmark.cli.layout import UNKNOWN, card, fitted, folded, indented, lag, named, painted, position
+from floodmark.cli.layout import UNKNOWN, card, colour, fit, fold, indent, lag, list_names, position
 from floodmark.cli.options import Settings
-from floodmark.cli.printing import coloured, printable, scrubbed, width
+from floodmark.cli.printing import has_colour, printable, scrub_document, width
 from floodmark.model.presets import PRESETS
 from floodmark.model.text import clock, count, counted, data_time
 
@@ -62,8 +62,8 @@ def get(settings: Settings, table: str | None, show_files: bool) -> int:
     loads = pipeline.config.warehouse.can.label
 
     def lines(mark: Watermark) -> list[str]:
-        shown = mark.of(scrubbed(mark, settings.scrub))
-        return folded(watermark_lines(shown, show_files, coloured(), loads), width())
+        shown = mark.of(scrub_document(mark, settings.scrub))
+        return fold(watermark_lines(shown, show_files, has_colour(), loads), width())
 
     return settings.result(pipeline.watermark_get(table, show_files=show_files), lines)
 
@@ -84,7 +84,7 @@ def list_(settings: Settings, tables: tuple[str, ...]) -> int:
     loads = pipeline.config.warehouse.can.label
     return settings.result(
         pipeline.watermark_list(*tables),
-        lambda d: list_lines(d.tables, coloured(), loads, d.older_watermarks, width()),
+        lambda d: list_lines(d.tables, has_colour(), loads, d.older_watermarks, width()),
     )
 
 
@@ -286,7 +286,9 @@ def _system(settings: Settings, preset: str | None, timestamp: str | None, force
 
 @click.group(cls=options.Group)
 def table() -> None:
-    """Decide about a table as a whole: the same as `watermark accept`, `retire` and `move`.
+    """Confirm a change that was made on purpose.
+
+    The same as `watermark accept`, `retire` and `move`.
 
     \b
     Examples:
@@ -353,8 +355,7 @@ def _data_entries(mark: Watermark) -> list[str]:
 
 def _clause(kind: Any) -> str:
     """Which changes at the source never reach the target."""
-    from floodmark.model.note_words import clause  # imports too much for `--help`
-    from floodmark.model.notes import Note
+    from floodmark.model.notes import Note, clause  # imports too much for `--help`
 
     return clause(Note(kind))
 
@@ -488,17 +489,17 @@ def list_lines(
     )
     numbers = (2, 6, 7, 8)
     lines = (
-        fitted(whole, width, numbers, drop=(4,))
-        or fitted(brief, width, numbers, drop=(4, 6, 2, 7))
+        fit(whole, width, numbers, drop=(4,))
+        or fit(brief, width, numbers, drop=(4, 6, 2, 7))
         or [line for mark in marks for line in _list_card(mark, warehouse, width or 80)]
     )
     lines += _health_lines(marks, width)
     if any(mark.activity and mark.activity.state == "interrupted" for mark in marks):
-        lines += indented("", "interrupted: a run did not finish what it began; run sync again", width)
+        lines += indent("", "interrupted: a run did not finish what it began; run sync again", width)
     if any(mark.manual for mark in marks):
-        lines += indented("", "* set by hand: the next sync starts there", width)
+        lines += indent("", "* set by hand: the next sync starts there", width)
     if not all(mark.warehouse_answered for mark in marks):
-        lines += indented("", "? the warehouse did not answer; shown as last known", width)
+        lines += indent("", "? the warehouse did not answer; shown as last known", width)
     return [*lines, *waiting]
 
 
@@ -511,7 +512,7 @@ def _health_lines(marks: Sequence[Watermark], width: int | None) -> list[str]:
         line
         for word, names in by_word.items()
         if names
-        for line in indented(f"{word}: ", named(names, 10), width)
+        for line in indent(f"{word}: ", list_names(names, 10), width)
     ]
 
 
@@ -522,10 +523,10 @@ def _older_lines(older: Sequence[OlderWatermark], width: int | None) -> list[str
     head = ("TABLE", "DATA UP TO", "WATERMARK")
     rows = [head, *((o.table_name, data_time(o.timestamp) or "none", o.uri) for o in older)]
     title = "Watermarks of the older tool; the first sync of each table takes over:"
-    lines = fitted(rows, None if width is None else width - 2)
+    lines = fit(rows, None if width is None else width - 2)
     if lines is None:
         lines = [line for row in rows[1:] for line in card(row[0], row[1:], (width or 80) - 2)]
-    return [*indented("", title, width), *(f"  {line}" for line in lines)]
+    return [*indent("", title, width), *(f"  {line}" for line in lines)]
 
 
 def _list_card(mark: Watermark, warehouse: str, width: int) -> list[str]:
@@ -544,7 +545,7 @@ def _list_card(mark: Watermark, warehouse: str, width: int) -> list[str]:
 
 def _list_row(mark: Watermark, ids: bool = True, paint: bool = False) -> tuple[str, ...]:
     mysql, load = _status(mark.mysql_status, paint), mark.redshift_status
-    loading = painted(
+    loading = colour(
         (load or UNKNOWN) + "?" * (not mark.warehouse_answered), _COLOURS.get(load or "") if paint else None
     )
     return (
@@ -602,4 +603,4 @@ def _rows(rows: int | None, again: int | None) -> str:
 
 
 def _status(status: str | None, paint: bool) -> str:
-    return painted(status or UNKNOWN, _COLOURS.get(status or "") if paint else None)
+    return colour(status or UNKNOWN, _COLOURS.get(status or "") if paint else None)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from floodmark.cli import options
-from floodmark.cli.layout import card, fitted, indented, position, table
+from floodmark.cli.layout import card, fit, indent, position, table
 from floodmark.cli.options import Settings
 from floodmark.cli.printing import width
 from floodmark.model.errors import VerificationError
@@ -165,12 +165,12 @@ def history_lines(document: results.History, width: int | None = None) -> list[s
     rows = [_commit(c, bool(document.cursor)) for c in commits[:SHOWN]]
     brief = [(*row[:6], row[6].partition(" (id ")[0].partition(".")[0]) for row in rows]
     lines = (
-        fitted([head, *rows], width, right=(0, 4, 5), drop=(3, 5))
-        or fitted([head, *brief], width, right=(0, 4, 5), drop=(3, 5))
+        fit([head, *rows], width, right=(0, 4, 5), drop=(3, 5))
+        or fit([head, *brief], width, right=(0, 4, 5), drop=(3, 5))
         or [line for row in rows for line in _commit_card(row, width or 80)]
     )
     if len(commits) > SHOWN:
-        lines += indented("", f"… and {count(len(commits) - SHOWN)} earlier ones; --json lists all", width)
+        lines += indent("", f"… and {count(len(commits) - SHOWN)} earlier ones; --json lists all", width)
     return lines
 
 

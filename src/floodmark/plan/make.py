@@ -49,7 +49,7 @@ from floodmark.source.errors import as_discovered
 from floodmark.source.identity import source_id
 from floodmark.source.session import Session
 
-log = logging.getLogger("floodmark")
+logger = logging.getLogger("floodmark")
 
 
 @as_discovered()
@@ -136,7 +136,7 @@ def _log_bound(table: Table, settled: Settled) -> None:
     said = f"settled up to {log_lines.place(settled.high, 'no row')}; the newest row is {newest}"
     if settled.held:
         said += f"; held back by the {'; '.join(settled.held)}"
-    log_lines.tell(log, logging.DEBUG, "decision", said, table=table.name, step="plan", high=settled.high)
+    log_lines.tell(logger, logging.DEBUG, "decision", said, table=table.name, step="plan", high=settled.high)
 
 
 def _said_start(begin: Start, low: Position | None, before: int | None) -> str:

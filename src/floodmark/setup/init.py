@@ -22,8 +22,7 @@ from floodmark.config.values import expand
 from floodmark.host.temp import whole_file
 from floodmark.model.errors import ConfigError, FloodmarkError, Interrupted
 from floodmark.model.names import OUR_TABLES, reserved
-from floodmark.model.note_words import clause
-from floodmark.model.notes import Kind, Note, not_followed
+from floodmark.model.notes import Kind, Note, clause, not_followed
 from floodmark.model.secrets import of_url
 from floodmark.model.text import counted
 from floodmark.model.warehouse import UNLIMITED

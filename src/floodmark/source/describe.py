@@ -17,8 +17,7 @@ from floodmark.config.load import TableOptions
 from floodmark.model.errors import ConfigError, about
 from floodmark.model.lineage import only_asks_for_a_cursor
 from floodmark.model.names import check_target
-from floodmark.model.note_words import why_unfit
-from floodmark.model.notes import Note, Unfit, not_followed
+from floodmark.model.notes import Note, Unfit, not_followed, why_unfit
 from floodmark.model.table import Cascade, Column, Mode, Recipe, SourceTable, Table
 from floodmark.model.types import comparison, fields, quote
 from floodmark.source import sql

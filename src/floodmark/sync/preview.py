@@ -17,7 +17,7 @@ from floodmark.log.pipeline import StorePipeline
 from floodmark.log.system import Start, Starts
 from floodmark.model import results
 from floodmark.model.errors import ConfigError, FloodmarkError, Interrupted, exit_code
-from floodmark.model.note_words import sentence
+from floodmark.model.notes import sentence
 from floodmark.model.policies import tells_rows_apart, when_too_long
 from floodmark.model.run import SyncOptions, Wait
 from floodmark.model.table import Table

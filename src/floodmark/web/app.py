@@ -59,7 +59,7 @@ Make = Callable[[Snapshot, Request, datetime], str | dict[str, Any]]  # a page, 
 
 
 @dataclass(frozen=True)
-class Made:
+class RenderedPage:
     """An answer, ready to be sent to any client."""
 
     version: Version
@@ -89,13 +89,13 @@ class Page:
 
     def __init__(self, address: str) -> None:
         self._turn = threading.Lock()  # held while it is rendered: concurrent requests render it once
-        self._made: Made | None = None
+        self._made: RenderedPage | None = None
 
-    def of(self, version: Version) -> Made | None:
+    def of(self, version: Version) -> RenderedPage | None:
         made = self._made
         return made if made is not None and made.version == version else None
 
-    def render(self, version: Version, status: int, make: Callable[[], str | dict[str, Any]]) -> Made:
+    def render(self, version: Version, status: int, make: Callable[[], str | dict[str, Any]]) -> RenderedPage:
         """The answer of this version, made now unless another request has made it meanwhile."""
         with self._turn:
             made = self.of(version)
@@ -106,7 +106,7 @@ class Page:
                     kind = "application/json"
                 body = text.encode("utf-8", "backslashreplace")
                 tag, packed = f'"{sha256(body).hexdigest()[:24]}"', gzip.compress(body, 5, mtime=0)
-                self._made = made = Made(version, tag, kind, status, body, packed)
+                self._made = made = RenderedPage(version, tag, kind, status, body, packed)
         return made
 
 

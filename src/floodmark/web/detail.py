@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -224,25 +225,23 @@ def _sum(what: str, objects: Sequence[Object], command: str = "") -> Line:
 def count(store: Store, patience: float = PATIENCE) -> House:
     """Lists the store and sums it up."""
     give_up = time.monotonic() + patience
-    by_table: dict[str, list[Object]] = {}
+    by_table: dict[str, list[Object]] = defaultdict(list)
     for one in chain(store.list("data/"), store.list("keys/")):
-        by_table.setdefault(one.path.split("/")[1], []).append(one)
-    sizes: dict[str, list[int]] = {}  # of files, by their state
+        by_table[one.path.split("/")[1]].append(one)
+    sizes: dict[str, list[int]] = defaultdict(list)  # of files, by their state
     skipped = 0
     for folder, objects in by_table.items():
         if time.monotonic() > give_up:
             skipped += 1
             continue
         for file in _staged(store, unquote(folder), objects):
-            sizes.setdefault(file.state, []).append(file.bytes)
+            sizes[file.state].append(file.bytes)
     copies = list(store.list("watermark/backups/"))
     every = [one for objects in by_table.values() for one in objects]
     lines = (
         _sum("Staged files", every),
         *(
-            Line(
-                f"of these {what}", len(sizes.get(state, ())), sum(sizes.get(state, ())), command, within=True
-            )
+            Line(f"of these {what}", len(sizes[state]), sum(sizes[state]), command, within=True)
             for state, what, command in UNUSED
         ),
         _sum("Copies of watermarks", copies, "floodmark watermark cleanup"),
@@ -250,9 +249,8 @@ def count(store: Store, patience: float = PATIENCE) -> House:
         _sum("Runs’ reports", list(store.list("runs/"))),
         _sum("Status", list(store.list("status/"))),
     )
-    largest = sorted(
-        (_sum(unquote(f), objects) for f, objects in by_table.items()), key=lambda line: -line.bytes
-    )
+    tables = [_sum(unquote(folder), objects) for folder, objects in by_table.items()]
+    largest = sorted(tables, key=lambda line: -line.bytes)
     said = f"{skipped:,} tables were not searched for orphans" if skipped else None
     return House(stamp(), lines, tuple(largest[:LARGEST]), said)
 
@@ -280,19 +278,14 @@ class StoreCounts:
     def now(self) -> House | None:
         """The last count; None before the first. Starts another one if it is old."""
         with self._lock:
-            due = time.monotonic() - self._begun >= EVERY
-            if due:
+            if time.monotonic() - self._begun >= EVERY:
                 self._begun = time.monotonic()
                 threading.Thread(target=self._count, name="house", daemon=True).start()
-            return self._last
+        return self._last
 
     def _count(self) -> None:
         try:
-            made = count(self._store)
+            self._last = count(self._store)
         except FloodmarkError as error:
             logger.info("the store could not be counted: %s", error.message)
-            with self._lock:
-                self._begun = time.monotonic() - EVERY + 10  # again soon
-            return
-        with self._lock:
-            self._last = made
+            self._begun = time.monotonic() - EVERY + 10  # again soon

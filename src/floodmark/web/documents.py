@@ -125,6 +125,6 @@ def ledger(snapshot: Snapshot) -> Document:
         "tables": [
             {"table": row.name, "commits": row.loads.commits, "commits_published": row.loads.published}
             for row in snapshot.rows
-            if row.loads is not None and row.loads.agreement != "same"
+            if row.loads is not None and not row.loads.agrees
         ],
     }

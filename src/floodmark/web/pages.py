@@ -18,8 +18,7 @@ from floodmark import __version__
 from floodmark.config.load import Config
 from floodmark.log.outcomes import RunOutcome, TableOutcome
 from floodmark.log.status import Day, DoctorResult, LastVerify
-from floodmark.model.note_words import clause
-from floodmark.model.notes import Note
+from floodmark.model.notes import Note, clause
 from floodmark.model.text import clock, count, counted, data_time, duration, shown, size
 from floodmark.status.health import WORDS, age
 from floodmark.web import charts
@@ -232,7 +231,7 @@ class Pages:
         return self._page(
             "house.html", title="System", here="/house", address="/house", api="/api/house", snapshot=snapshot, places=places,
             house=house, doctor=doctor, seen=snapshot.ledger, now=now,
-            differing=[row for row in snapshot.rows if row.loads is not None and row.loads.agreement != "same"],
+            differing=[row for row in snapshot.rows if row.loads is not None and not row.loads.agrees],
         )  # fmt: skip
 
     def error(self, title: str, said: str, hint: str | None = None) -> str:
@@ -435,28 +434,16 @@ def choose(rows: Sequence[Row], asked: View) -> ChosenRows:
 
 EXIT_CODES = {
     0: ("done", ""),
-    1: (
-        "a bug in Floodmark",
-        "Run it again with --debug, and report the traceback. Nothing committed is lost.",
-    ),
-    2: (
-        "usage or configuration",
-        "Correct what the message names: the command, the configuration or the privileges.",
-    ),
+    1: ("a bug in Floodmark", "Run it again with --debug, and report the traceback. Nothing committed is lost."),
+    2: ("usage or configuration", "Correct what the message names: the command, the configuration or the privileges."),
     3: ("another run holds the table", "Nothing to do: the other run is doing the work."),
     4: ("a service failed", "Run the same command again: nothing is lost."),
-    5: (
-        "the warehouse's answer was lost",
-        "Run the same command again: the ledger shows what was committed.",
-    ),
-    6: (
-        "data or state that is not safe to continue with",
-        "Decide as the message says; nothing continues until then.",
-    ),
+    5: ("the warehouse's answer was lost", "Run the same command again: the ledger shows what was committed."),
+    6: ("data or state that is not safe to continue with", "Decide as the message says; nothing continues until then."),
     7: ("verification found differences", "Look at the findings, then: floodmark verify --repair."),
     130: ("interrupted", "Run the same command again: it continues from there."),
     143: ("interrupted", "Run the same command again: it continues from there."),
-}
+}  # fmt: skip
 
 
 def ended(code: int | None) -> str:

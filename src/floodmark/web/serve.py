@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import errno
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -30,17 +29,6 @@ from floodmark.web.snapshot import Looks, Watch
 
 LEAST_TOKEN = 16  # characters
 LOCAL_NAMES = ("localhost", "127.0.0.1", "::1")
-
-
-@dataclass(frozen=True)
-class ServeOptions:
-    """Where to listen, and for whom."""
-
-    host: str = "127.0.0.1"
-    port: int = 8808
-    token_file: Path | None = None
-    names: tuple[str, ...] = ()  # host names that a proxy or other machines use for this one
-    ledger: bool = True  # whether to query the warehouse's ledger
 
 
 def read_token(file: Path) -> Token:
@@ -90,31 +78,35 @@ def listen(host: str, port: int) -> socket.socket:
     return listening
 
 
-def serve(config: Config, asked: ServeOptions, scrub: Scrub, ready: Callable[[str], None]) -> None:
-    """Serves until a signal arrives; calls `ready` with the address once it listens."""
-    if not is_loopback(asked.host) and asked.token_file is None:
+def serve(
+    config: Config, scrub: Scrub, ready: Callable[[str], None], *, host: str = "127.0.0.1", port: int = 8808,
+    token_file: Path | None = None, names: Collection[str] = (), ledger: bool = True,
+) -> None:  # fmt: skip
+    """Serves until a signal arrives; calls `ready` with the address once it listens.
+
+    `names`: host names that a proxy or other machines use for this one. `ledger`: whether to query the warehouse's ledger.
+    """
+    if not is_loopback(host) and token_file is None:
         raise ConfigError(
-            f"--host {asked.host} lets other machines in, which requires a token",
+            f"--host {host} lets other machines in, which requires a token",
             hint="openssl rand -hex 24 > token; floodmark serve --host … --token-file token",
         )
-    token = read_token(asked.token_file) if asked.token_file is not None else None
+    token = read_token(token_file) if token_file is not None else None
     check_store(config)
-    with listen(asked.host, asked.port) as listening:
-        looks = Looks(config, scrub, asked.ledger)
+    with listen(host, port) as listening:
+        looks = Looks(config, scrub, ledger)
         with Watch(looks) as watch, guarding(config):
-            dashboard = Dashboard(config, looks, watch)
-            names = {*LOCAL_NAMES, asked.host, *asked.names, socket.gethostname(), socket.getfqdn()}
+            known = {*LOCAL_NAMES, host, *names, socket.gethostname(), socket.getfqdn()}
+            app = Dashboard(config, looks, watch).app(known, token)
             server = uvicorn.Server(
                 uvicorn.Config(
-                    dashboard.app(names, token),
-                    log_config=None, access_log=False, server_header=False, date_header=False, lifespan="off",
+                    app, log_config=None, access_log=False, server_header=False, date_header=False, lifespan="off",
                     timeout_graceful_shutdown=2, limit_concurrency=500, ws="none",
                 )
             )  # fmt: skip
             watch.now()  # so that the first request waits less
-            port = listening.getsockname()[1]
-            host = f"[{asked.host}]" if ":" in asked.host else asked.host
-            ready(f"http://{host}:{port}/")
+            place = f"[{host}]" if ":" in host else host
+            ready(f"http://{place}:{listening.getsockname()[1]}/")
             server.run(sockets=[listening])
 
 

@@ -11,12 +11,13 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from itertools import islice
-from typing import Any, Literal
+from typing import Any
 
 from floodmark.config.load import Config, WarehouseSpec
 from floodmark.load.protocol import open_warehouse
@@ -27,16 +28,7 @@ from floodmark.model.errors import FloodmarkError
 from floodmark.model.ledger import LoadSum
 from floodmark.model.times import compact, stamp
 from floodmark.status.facts import RUNS_BACK, Past, StoreFacts
-from floodmark.status.health import (
-    DEFAULT_LIMIT,
-    Mark,
-    TableFacts,
-    TableHealth,
-    behind_seconds,
-    judge,
-    limit_of,
-    moment,
-)
+from floodmark.status.health import Mark, TableFacts, TableHealth, behind_seconds, judge, limit_of, moment
 from floodmark.store.store import Store
 
 logger = logging.getLogger("floodmark")
@@ -56,11 +48,9 @@ DUCKDB_AFTER = timedelta(seconds=15)  # something was published
 DUCKDB_EVERY = timedelta(minutes=5)
 AGAIN = timedelta(seconds=30)  # after it could not be had
 
-Agreement = Literal["same", "more", "fewer"]
-
 
 @dataclass(frozen=True)
-class LedgerSeen:
+class LedgerReading:
     """What the ledger last said; `problem`: why it is not newer."""
 
     at: str | None = None  # None: it has not been queried, or never answered
@@ -69,7 +59,7 @@ class LedgerSeen:
     off: bool = False  # it must not be queried
 
 
-NOT_ASKED = LedgerSeen()
+NOT_ASKED = LedgerReading()
 
 
 @dataclass(frozen=True)
@@ -82,19 +72,22 @@ class Loads:
     published: int  # commits
 
     @property
-    def agreement(self) -> Agreement:
-        return (
-            "same" if self.commits == self.published else "more" if self.commits > self.published else "fewer"
-        )
+    def agrees(self) -> bool:
+        """Whether the ledger has as many commits as were published."""
+        return self.commits == self.published
 
 
-def loads_of(mark: Mark, seen: LedgerSeen) -> Loads | None:
+def loads_of(mark: Mark, seen: LedgerReading) -> Loads | None:
     """A table's loads; None where they are not known, or what was published is newer."""
     epoch, commits, _ = mark.loads
     saved = mark.document.get("backup_metadata", {}).get("saved_at")
-    if seen.at is None or not mark.log or not isinstance(saved, str) or saved > seen.at:
-        return None
-    if epoch != mark.load_epoch:
+    if (
+        seen.at is None
+        or not mark.log
+        or not isinstance(saved, str)
+        or saved > seen.at
+        or epoch != mark.load_epoch
+    ):
         return None
     found = seen.sums.get((mark.log, epoch))
     known = (found.commits, found.files) if found else (0, 0)
@@ -103,7 +96,7 @@ def loads_of(mark: Mark, seen: LedgerSeen) -> Loads | None:
 
 def waiting(mark: Mark, loads: Loads | None) -> int:
     """How many files wait: as published, corrected by what the ledger has or lacks beyond that."""
-    if loads is None or loads.agreement == "same":
+    if loads is None or loads.agrees:
         return mark.pending_files
     return max(0, mark.pending_files + mark.loads[2] - loads.files)
 
@@ -173,6 +166,7 @@ class Row:
 
     name: str
     health: TableHealth
+    target: float  # how far it may be behind
     lag: float | None = None
     lag_ids: int | None = None
     looked: str | None = None
@@ -183,11 +177,9 @@ class Row:
     verified: LastVerify | None = None
     holder: TableHolder | None = None
     mark: Mark | None = None
-    target: float = DEFAULT_LIMIT
     loads: Loads | None = None  # as the ledger has them; None: not known
-    at_most: float | None = (
-        None  # it may be that far behind by now, in whole minutes; only where that is too far
-    )
+    # It may be that far behind by now, in whole minutes; only where that is too far.
+    at_most: float | None = None
 
     @property
     def retired(self) -> bool:
@@ -210,7 +202,7 @@ class Snapshot:
     days: Mapping[str, tuple[Day, ...]] = field(default_factory=dict)
     problem: str | None = None
     read: bool = True  # False: the store was never read
-    ledger: LedgerSeen = NOT_ASKED
+    ledger: LedgerReading = NOT_ASKED
 
     def row(self, name: str) -> Row | None:
         return next((row for row in self.rows if row.name == name), None)
@@ -246,7 +238,7 @@ def make_row(
     parts: list[TableOutcome],
     days: Iterable[Day],
     now: datetime,
-    ledger: LedgerSeen = NOT_ASKED,
+    ledger: LedgerReading = NOT_ASKED,
 ) -> Row:
     """A table's line of the overview; `parts` are its parts of runs, newest first."""
     mark, status = facts.mark or Mark(facts.table), facts.status or TableStatus(facts.table)
@@ -298,12 +290,8 @@ def killed_runs(tables: Iterable[TableFacts], history: Past, since: str) -> list
     for table, one in (*taken_over, *history.killed):
         if one.run not in known and one.run >= since:
             found.setdefault(one.run, {}).setdefault(table, _killed(table, one))
-    return [
-        RunOutcome(
-            run, seconds=max(one.seconds for one in by_table.values()), tables=tuple(by_table.values())
-        )
-        for run, by_table in found.items()
-    ]
+    parts = {run: tuple(by_table.values()) for run, by_table in found.items()}
+    return [RunOutcome(run, seconds=max(p.seconds for p in of), tables=of) for run, of in parts.items()]
 
 
 def _killed(table: str, one: Killed) -> TableOutcome:
@@ -318,10 +306,9 @@ def _killed(table: str, one: Killed) -> TableOutcome:
 
 def parts_of(runs: Iterable[RunOutcome]) -> dict[str, list[TableOutcome]]:
     """The parts of runs by their tables, in the runs' order."""
-    found: dict[str, list[TableOutcome]] = {}
-    for run in runs:
-        for part in run.tables:
-            found.setdefault(part.table, []).append(part)
+    found: dict[str, list[TableOutcome]] = defaultdict(list)
+    for part in (part for run in runs for part in run.tables):
+        found[part.table].append(part)
     return found
 
 
@@ -362,12 +349,12 @@ class LedgerWatch:
         self._spec = spec
         self._scrub = scrub
         self._lock = threading.Lock()
-        self._seen = LedgerSeen(off=not on)
+        self._seen = LedgerReading(off=not on)
         self._tried: datetime | None = None
         self._asked_of: object = None
         self._thread: threading.Thread | None = None
 
-    def now(self, published: object, published_at: datetime | None, held: bool) -> LedgerSeen:
+    def now(self, published: object, published_at: datetime | None, held: bool) -> LedgerReading:
         """What was last seen, at once; starts a query if it is due."""
         with self._lock:
             busy = self._thread is not None and self._thread.is_alive()
@@ -396,7 +383,7 @@ class LedgerWatch:
                 found = warehouse.ledger_sums(self._nobody_holds_a_table)
             finally:
                 warehouse.close()
-            seen = LedgerSeen(began, {(one.log, one.epoch): one for one in found})
+            seen = LedgerReading(began, {(one.log, one.epoch): one for one in found})
         except FloodmarkError as error:
             seen = replace(self._seen, problem=self._scrub(error.message))
         except Exception as error:  # a driver's surprise must not end the dashboard

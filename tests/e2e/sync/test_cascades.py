@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from floodmark.config.load import TableOptions, source_from
-from floodmark.model.note_words import sentence
+from floodmark.model.notes import sentence
 from floodmark.source.describe import cascades, discover, discover_with_notes, touched
 from floodmark.source.session import Session
 from tests.conftest import Database, Workspace

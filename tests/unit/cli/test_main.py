@@ -8,10 +8,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 
-from floodmark.cli.main import main
+from floodmark.cli.main import app, main
 from floodmark.model.errors import ConfigError, DataError, Interrupted, TransientError
+from floodmark.model.results import WatermarkList
 from floodmark.model.run import SyncOptions, SyncReport
 from tests.unit.conftest import DOCUMENT, Step, does, mark
 
@@ -117,6 +119,20 @@ def test_the_system_watermark_is_shown_without_importing_what_moves_data(tmp_pat
     )
     assert (done.returncode, done.stderr) == (0, "")
     assert "no system watermark" in done.stdout
+
+
+def test_status_and_table_are_other_names_for_commands_of_watermark(
+    pipeline: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    does(pipeline, watermark_list=lambda config, tables: WatermarkList(tables=(mark(),)))
+    printed = []
+    for line in (["watermark", "list"], ["status"], ["status", "-t", "shop.orders"]):
+        assert main(line) == 0
+        printed.append(capsys.readouterr().out)
+    assert "shop.orders" in printed[0] and len(set(printed)) == 1
+    watermark, table = app.commands["watermark"], app.commands["table"]
+    assert isinstance(watermark, click.Group) and isinstance(table, click.Group)
+    assert table.commands == {name: watermark.commands[name] for name in ("accept", "retire", "move")}
 
 
 def test_global_options_are_the_same_before_between_and_after(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from floodmark.cli.clean import files_lines
-from floodmark.cli.layout import folded
+from floodmark.cli.layout import fold
 from floodmark.cli.watermark import list_lines, watermark_lines
 from floodmark.cli.watermark_history import history_lines
 from floodmark.model.results import History, StagedFiles
@@ -116,17 +116,17 @@ def test_piped_files_are_one_line_each_in_full_without_a_head() -> None:
 @pytest.mark.parametrize("width", [40, 60, 80])
 def test_a_watermark_fits_and_keeps_every_word(width: int) -> None:
     whole = watermark_lines(mark(), False)
-    lines = folded(whole, width)
+    lines = fold(whole, width)
     assert max(map(cells, lines)) <= width
     assert told(lines) == told(whole)
     painted = "    Status                  \x1b[32msuccess\x1b[0m"
-    assert folded([painted], 40) == [painted]
-    assert folded(whole, None) == whole and folded(whole, 200) == whole
+    assert fold([painted], 40) == [painted]
+    assert fold(whole, None) == whole and fold(whole, 200) == whole
 
 
 def test_a_plan_is_folded_behind_its_labels() -> None:
     window = "  Window    after 2025-01-01 00:00:00, up to 2026-11-17 11:38:49.467146 (id 100000)"
-    assert folded([window], 60) == [
+    assert fold([window], 60) == [
         "  Window    after 2025-01-01 00:00:00, up to 2026-11-17",
         "            11:38:49.467146 (id 100000)",
     ]

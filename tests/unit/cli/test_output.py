@@ -10,10 +10,9 @@ import pytest
 
 from floodmark.cli import printing
 from floodmark.cli.main import main
-from floodmark.cli.watermark import list_lines
 from floodmark.model import events
 from floodmark.model.errors import ConfigError, TransientError
-from floodmark.model.results import Failure, WatermarkList
+from floodmark.model.results import Failure
 from floodmark.model.run import SyncReport, TableReport
 from tests.unit.conftest import PASSWORD, STORE_KEY, does, mark
 
@@ -198,42 +197,6 @@ def test_plain_progress_says_a_line_at_the_end_of_each_stage_and_few_between(
     assert lines[0].startswith("a.b: extracted 1,000 rows, 0 files, 10.0 kB in ")
 
 
-def test_an_unreachable_warehouse_shows_as_unknown_and_files_are_listed_on_request(
-    pipeline: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    away = mark(redshift_rows_loaded=None, redshift_status=None, last_redshift_load_time=None)
-    does(pipeline, watermark_get=lambda config, table, show_files: away)
-    assert main(["watermark", "get", "-t", "shop.orders", "--show-files"]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert "    Rows loaded             unknown" in lines
-    assert "    Last load time          unknown" in lines
-    assert lines[-5:] == [
-        "  Files waiting to be loaded", "    s3://b/2.parquet", "    s3://b/3.parquet",
-        "  Files loaded", "    s3://b/1.parquet",
-    ]  # fmt: skip
-
-
-def test_a_load_stage_as_it_was_last_known_says_so(
-    pipeline: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    stale = mark(redshift_status_as_of="2025-08-14T17:00:00.000000Z")
-    never = mark(redshift_status_as_of=None)
-    does(pipeline, watermark_get=lambda config, table, show_files: stale if table == "stale" else never)
-    does(pipeline, watermark_list=lambda config, tables: WatermarkList(tables=(stale,)))
-    assert main(["watermark", "get", "-t", "stale"]) == 0
-    said = capsys.readouterr().out
-    assert "pending (the warehouse did not answer; as of 2025-08-14 17:00:00 UTC)" in said
-    assert "Rows loaded             1,000,000" in said
-    assert main(["watermark", "get", "-t", "never"]) == 0
-    said = capsys.readouterr().out
-    assert "unknown (the warehouse did not answer)" in said
-    assert "Rows loaded             unknown" in said
-    assert main(["watermark", "list"]) == 0
-    said = capsys.readouterr().out
-    assert "pending?" in said
-    assert said.splitlines()[-1] == "? the warehouse did not answer; shown as last known"
-
-
 def test_an_error_common_to_several_tables_is_printed_once() -> None:
     def of(table: str | None, message: str = "no such folder") -> Failure:
         return Failure(code=2, kind="config", table=table, message=message, hint="make it")
@@ -262,45 +225,3 @@ def test_only_the_mistakes_of_a_configuration_have_a_line_each(
     # A server's message that imitates ours is still one line.
     said = ConfigError("the server has 2 mistakes:\n  one\n  two")
     assert printing.error_lines(said) == ["floodmark: the server has 2 mistakes: one two"]
-
-
-def test_a_status_has_its_colour_even_if_the_warehouse_is_unreachable() -> None:
-    known = mark(redshift_status="success", redshift_status_as_of="2025-08-14T17:12:45.654321Z")
-    unknown = mark(mysql_status="failed", redshift_status=None, redshift_status_as_of=None)
-    _, first, second, *_ = list_lines([known, unknown], paint=True)
-    assert first.count("\x1b[32m") == 2 and "\x1b[32msuccess?" in first
-    assert second.count("\x1b[31m") == 1 and second.count("\x1b[") == 2 and "unknown?" in second
-
-
-RUNNING = {"state": "running", "run": "20250819_153000_ab12", "host": "db1", "pid": 12,
-           "since": "2025-08-14T17:12:45.654321Z", "stage": "extract", "rows": 5000}  # fmt: skip
-
-
-def test_activity_is_shown_if_there_is_any(
-    pipeline: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    running = mark(activity=RUNNING, mysql_rows_reread=70)
-    left = mark(
-        activity={**RUNNING, "state": "interrupted"},
-        last_error="MySQL is away",
-        last_error_time=RUNNING["since"],
-    )
-    retired = mark(activity={"state": "idle"}, retired=True)
-    shown = {"running": running, "left": left, "retired": retired}
-    does(pipeline, watermark_get=lambda config, table, show_files: shown[table])
-    does(pipeline, watermark_list=lambda config, tables: WatermarkList(tables=tuple(shown.values())))
-    assert main(["watermark", "get", "-t", "running"]) == 0
-    said = capsys.readouterr().out
-    who = "run 20250819_153000_ab12 on host db1 (pid 12)"
-    assert f"  Running: {who} since 2025-08-14 17:12:45 UTC, extract, 5,000 rows committed\n" in said
-    assert "Rows extracted          1,250,000 rows, and 70 read again\n" in said
-    assert main(["watermark", "get", "-t", "left"]) == 0
-    said = capsys.readouterr().out
-    assert f"Interrupted: {who} did not finish" in said and "run sync again" in said
-    assert "Last check              never" in said and "Last error (2025-08-14 17:12:45 UTC)" in said
-    assert main(["watermark", "get", "-t", "retired"]) == 0
-    assert "Retired: `sync --all` skips it" in capsys.readouterr().out
-    assert main(["watermark", "list"]) == 0
-    head, *rows, note = capsys.readouterr().out.splitlines()
-    assert head.endswith("NOW") and [row.split()[-1] for row in rows] == ["running", "interrupted", "retired"]
-    assert "run sync again" in note

@@ -1,4 +1,4 @@
-"""`verify` for people: the next step after differences, and what a stopped one leaves behind."""
+"""`verify` for people, beside test_rendered.py: narrow terminals, and what a stopped one leaves behind."""
 
 from __future__ import annotations
 
@@ -28,33 +28,6 @@ TABLE = VerifiedTable(
 
 def shown(repair: bool = False, width: int | None = None, **changed: Any) -> list[str]:
     return verify_lines([TABLE.but(**changed)], repair, width)
-
-
-def test_differences_name_the_repair_and_what_it_does_to_such_rows() -> None:
-    lines = shown(missing=1, different=2)
-    assert "  Next: floodmark verify -t shop.orders --repair" in lines
-    assert lines[-1] == "        reads the missing and different rows again and loads them"
-    assert "deletes the extra rows" in shown(extra=1)[-1] and "reads" not in shown(extra=1)[-1]
-    keyless = " ".join(shown())  # no kind is counted: its rows can't be distinguished
-    assert "--repair" not in keyless and "Next: floodmark sync -t shop.orders" in keyless
-    assert not any("--repair" in line for line in shown(ok=True))
-    assert "still differ after the repair" in shown(repair=True, missing=1)[-1]
-
-
-def test_rows_that_agree_with_a_snapshot_are_the_targets() -> None:
-    def first(source: int, warehouse: int, other: str) -> str:
-        return shown(ok=True, rows_source=source, rows_warehouse=warehouse, compared_with=other)[0]
-
-    assert first(602, 600, "snapshot") == "shop.orders: 600 rows agree with the snapshot, 1.5 s"
-    assert first(0, 1, "snapshot") == "shop.orders: 1 row agrees with the snapshot, 1.5 s"
-    # The target's 600th is left out: it has changed after the watermark.
-    assert first(599, 600, "source") == "shop.orders: 599 rows agree, 1.5 s"
-
-
-def test_rows_that_may_only_have_changed_since_the_last_sync_call_for_a_sync_first() -> None:
-    text = " ".join(shown(different=2, loose=1))
-    assert "1 row may only have changed since the last sync; first: floodmark sync -t shop.orders" in text
-    assert "first" not in " ".join(shown(different=2))
 
 
 @pytest.mark.parametrize("width", [40, 60, 80])

@@ -15,8 +15,7 @@ from floodmark.log.document import commit_path
 from floodmark.log.log import Log
 from floodmark.model.json import dump, load
 from floodmark.model.lineage import with_lineage
-from floodmark.model.note_words import clause, sentence, why_unfit
-from floodmark.model.notes import Kind, Note, Obstacle, Unfit, not_followed
+from floodmark.model.notes import Kind, Note, Obstacle, Unfit, clause, not_followed, sentence, why_unfit
 from floodmark.model.table import Cascade, Column, Table
 from floodmark.model.warehouse import DUCKDB
 from floodmark.setup.doctor.source import check_table

@@ -23,7 +23,7 @@ from floodmark.model.ledger import LoadSum
 from floodmark.status.health import Mark
 from floodmark.web import documents
 from floodmark.web.pages import Pages, View
-from floodmark.web.snapshot import LedgerSeen, Looks, due, loads_of, waiting
+from floodmark.web.snapshot import LedgerReading, Looks, due, loads_of, waiting
 from tests.support.dashboards import Filled
 
 NOW = datetime(2026, 11, 17, 12, 0, tzinfo=UTC)
@@ -61,26 +61,26 @@ MARK = Mark(
 )  # fmt: skip
 
 
-def says(commits: int, files: int, at: str = "2026-11-17T11:30:00.000000Z", epoch: int = 1) -> LedgerSeen:
-    return LedgerSeen(at, {("l", epoch): LoadSum("l", epoch, commits, 100, files, at)})
+def says(commits: int, files: int, at: str = "2026-11-17T11:30:00.000000Z", epoch: int = 1) -> LedgerReading:
+    return LedgerReading(at, {("l", epoch): LoadSum("l", epoch, commits, 100, files, at)})
 
 
 @pytest.mark.parametrize(
-    ("seen", "agreement", "files"),
+    ("seen", "agrees", "files"),
     [
-        (says(5, 10), "same", 2),
-        (says(6, 12), "more", 0),
-        (says(4, 9), "fewer", 3),
-        (says(9, 9, epoch=0), "fewer", 12),
+        (says(5, 10), True, 2),
+        (says(6, 12), False, 0),
+        (says(4, 9), False, 3),
+        (says(9, 9, epoch=0), False, 12),
         (says(6, 12, at="2026-11-17T10:59:00.000000Z"), None, 2),  # what was published is newer
-        (LedgerSeen(problem="it is away"), None, 2),
+        (LedgerReading(problem="it is away"), None, 2),
     ],
 )
 def test_files_that_wait_are_those_that_the_ledger_lacks(
-    seen: LedgerSeen, agreement: str | None, files: int
+    seen: LedgerReading, agrees: bool | None, files: int
 ) -> None:
     loads = loads_of(MARK, seen)
-    assert (loads.agreement if loads else None) == agreement
+    assert (loads.agrees if loads else None) == agrees
     assert waiting(MARK, loads) == files
 
 
@@ -171,7 +171,7 @@ def test_a_loss_in_the_warehouse_shows_and_a_lease_keeps_the_file_closed(
     seen = looks.look()
     orders = seen.row("shop.orders")
     assert seen.ledger.problem is None and orders is not None and orders.loads is not None
-    assert (orders.health.word, orders.loads.agreement) == ("waiting to load", "fewer")
+    assert (orders.health.word, orders.loads.commits) == ("waiting to load", 0)
     assert documents.ledger(seen)["tables"] == [
         {"table": "shop.orders", "commits": 0, "commits_published": 1}
     ]

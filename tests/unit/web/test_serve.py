@@ -12,7 +12,7 @@ from floodmark.cli import monitoring as commands
 from floodmark.cli.main import main
 from floodmark.config.load import Config
 from floodmark.model.errors import ConfigError
-from floodmark.web.serve import ServeOptions, check_store, listen, read_token, report, serve
+from floodmark.web.serve import check_store, listen, read_token, report, serve
 from tests.support.dashboards import HOSTILE, Filled, every_health
 
 
@@ -28,7 +28,7 @@ def test_a_port_in_use_is_reported_with_a_free_one(config: Config) -> None:
     with listen("127.0.0.1", 0) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(ConfigError, match=f"port {port} of 127.0.0.1 is in use") as refused:
-            serve(config, ServeOptions(port=port), plain, never)
+            serve(config, plain, never, port=port)
         assert refused.value.hint == f"use another one: floodmark serve --port {port + 1}"
 
 
@@ -40,7 +40,7 @@ def test_an_address_of_another_machine_is_reported() -> None:
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", socket.gethostname()])
 def test_other_machines_need_a_token(config: Config, host: str) -> None:
     with pytest.raises(ConfigError, match="lets other machines in, which requires a token"):
-        serve(config, ServeOptions(host=host), plain, never)
+        serve(config, plain, never, host=host)
 
 
 @pytest.mark.parametrize("text", ["", "short", "\n\n", "fifteen-letters"])
@@ -61,7 +61,7 @@ def test_a_missing_store_is_reported(config: Config) -> None:
     check_store(config)
     Path(config.store.url).rmdir()
     with pytest.raises(ConfigError, match="there is no store"):
-        serve(config, ServeOptions(port=0), plain, never)
+        serve(config, plain, never, port=0)
 
 
 def test_a_missing_extra_is_reported_in_two_lines(

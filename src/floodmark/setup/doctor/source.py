@@ -24,8 +24,7 @@ from floodmark.log.log import Log
 from floodmark.log.pipeline import StorePipeline
 from floodmark.log.system import Starts
 from floodmark.model.errors import ConfigError, DataError, FloodmarkError
-from floodmark.model.note_words import clause
-from floodmark.model.notes import Kind, Note, Obstacle
+from floodmark.model.notes import Kind, Note, Obstacle, clause
 from floodmark.model.policies import when_too_long
 from floodmark.model.run import SyncOptions
 from floodmark.model.table import Table
