@@ -95,23 +95,18 @@ def _checked(
     if read is None or state.progress.manual:
         if source.doubted and state.window is not None and state.window.high is not None:
             _Look(source, trust, before, now).check(None, state.window.high, steady=False)
-        known = table_id(session, table) if source.looks.ids(session, table) else None
-        return Known(replace(now, table_id=known))
-    retyped = _retyped(state.table, table)  # its values may differ
+        number = table_id(session, table) if source.looks.ids(session, table) else None
+        return Known(replace(now, table_id=number))
+    # Whether the cursor's type differs from that of the positions read before: its values may, too.
+    was = next((c for c in state.table.columns if c.name == table.cursor), None) if state.table else None
+    retyped = was is not None and table.cursor is not None and mark(was) != mark(table.column(table.cursor))
     certain = not retyped and (steady or not temporal(table))
-    look = _Look(source, trust, before, now)
-    look, asked, found, at_low = look.check(low, read, certain)
+    look, known, at_low = _Look(source, trust, before, now).check(low, read, certain)
     whole = low is not None and len(low) == len(table.order)
     in_place = any(row.cursor == 0 for row in at_low) or (retyped and at_low)
     if low is not None and whole and not in_place:
         look.check_end(low, newest, back_to, rewritten, there=bool(at_low))
-    return Known(look.now, tuple(asked), tuple(found))
-
-
-def _retyped(before: Table | None, now: Table) -> bool:
-    """Whether the cursor's type differs from that of the positions read before."""
-    was = next((c for c in before.columns if c.name == now.cursor), None) if before else None
-    return was is not None and now.cursor is not None and mark(was) != mark(now.column(now.cursor))
+    return known
 
 
 def check_caught_up(source: Source) -> None:
@@ -148,13 +143,14 @@ class _Look:
 
     def check(
         self, low: Position | None, read: Position, steady: bool
-    ) -> tuple[_Look, Sequence[Witness], Sequence[Fate], Sequence[CurrentRow]]:
-        """The look, the witnesses, their fates, the rows at the watermark; raises if the source changed."""
+    ) -> tuple[_Look, Known, Sequence[CurrentRow]]:
+        """The look, what is known now, the rows at the watermark; raises if the source changed."""
         session, table = self.session, self.table
         asked = identity.to_ask(table, self.before.witnesses)
         if low is not None and len(low) < len(table.order):
             low = None
-        known = [w.position for w in asked].index(low) if low in [w.position for w in asked] else None
+        places = [w.position for w in asked]
+        known = places.index(low) if low in places else None
         # Without a key, any row of that moment can stand in for the one at the watermark.
         extra = [Witness(low)] if low is not None and (known is None or not table.key) else []
         answers = identity.answers(session, table, [*asked, *extra])
@@ -171,7 +167,7 @@ class _Look:
             verdict = judge(table, look.before, look.now, asked, found, deep=deep)
         if verdict.kind != "lives":
             raise look._refused(verdict)
-        return look, asked, found, at_low
+        return look, Known(look.now, tuple(asked), tuple(found)), at_low
 
     def _table_id(self, found: Sequence[Fate]) -> int | None:
         """The table's id; not queried while nothing else has changed and the newest row is in place."""
@@ -247,16 +243,14 @@ class _Look:
             return
         if newest is not None and back_to is not None and reaches(newest[0], back_to):
             return  # the row was changed again, and will be read again
-        key = low[len(low) - len(table.key) :] if table.cursor not in table.key else None
-        if key is None and table.order == table.key:
-            key = low
+        apart = table.cursor not in table.key
+        key = low[len(low) - len(table.key) :] if apart else low if table.order == table.key else None
         if there and key is not None and rewritten is not None and not self.moved:
             same = [sql.any_of(table, [key])]
             if edges.nth(self.session, table, table.order, rewritten, low, 1, same) is not None:
                 return
         if not there and (self._counted_beyond(low) or self._went_on()):
             return  # no older version exists: it was deleted, nothing was set back
-        apart = table.cursor not in table.key
         said = f"the newest row is older: {place(newest, apart)}" if newest else "there is no other row"
         raise self._set_back(f"the row at the watermark, {place(low, apart)}, is gone, and {said}")
 

@@ -10,8 +10,9 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from fnmatch import fnmatchcase
+from functools import cache, partial
 
-from floodmark.config.load import Config, SourceSpec
+from floodmark.config.load import Config
 from floodmark.log.log import Log, tables
 from floodmark.model.errors import ConfigError, DataError, FloodmarkError
 from floodmark.model.run import TableReport
@@ -27,6 +28,10 @@ NAMED = 10
 def is_pattern(name: str) -> bool:
     """Whether a name in the configuration stands for several tables."""
     return any(c in name for c in "*?[")
+
+
+class NoTable(ConfigError):
+    """The source shows no table at all."""
 
 
 class StoredTables:
@@ -74,23 +79,63 @@ class StoredTables:
         self, opened: Callable[[str], AbstractContextManager[Session]], names: Sequence[str], all_tables: bool
     ) -> tuple[list[str], list[TableReport]]:
         """The full names of the tables that the user means, and a report for each name without a table."""
+        config, database = self._config, self._config.source.database
         with opened("plan") as session:
-            found, unknown = meant(session, self._config, names, all_tables, self.retired)
-            others = unlisted(session, self._config, found, unknown) if all_tables else []
-        if others:
-            self.new = tuple(name for name in others if name not in self.names())
+            shown = cache(partial(list_tables, session, database))
+            found, unknown = self._found(session, shown, names, all_tables)
+            if all_tables and config.tables and config.new_tables != "ignore":
+                known = {*found, *(one.table for one in unknown)}
+                others = [name for name in shown() if name not in known]
+                self.new = tuple(name for name in others if name not in self.names())
         for number, one in enumerate(unknown):
             if one.error is not None:
                 error = self.explained(one.error, one.table)
                 unknown[number] = replace(one, error=error, table=error.table or one.table)
         if all_tables:
-            unknown = [
-                *self.not_retired(unknown),
-                *self.gone([*found, *(u.table for u in unknown)]),
-            ]
+            gone = self.gone([*found, *(one.table for one in unknown)])
+            unknown = [*self.not_retired(unknown), *gone]
         if not found and not unknown:
-            raise no_table(self._config.source)
+            where, user = f"in {database}" if database else "on the server", config.source.user
+            raise NoTable(
+                f"{user} sees no table {where}",
+                hint=f"GRANT SELECT ON … TO '{user}'@'…', or correct the database in source.url",
+            )
         return found, unknown
+
+    def _found(
+        self, session: Session, shown: Callable[[], list[str]], names: Sequence[str], all_tables: bool
+    ) -> tuple[list[str], list[TableReport]]:
+        """The same as far as the source and the configuration tell; `shown` lists the source's tables."""
+        config, source = self._config, self._config.source
+        found = dict.fromkeys(shown() if all_tables and not config.tables else ())
+        unknown: list[TableReport] = []
+        for name in config.tables if all_tables else names:
+            if not (all_tables and is_pattern(name)):
+                try:
+                    found[resolve(session, name, source.database)] = None
+                except ConfigError as error:  # the other tables still get their turn
+                    unknown.append(TableReport(name, error=error.of(name)))
+                continue
+            fitting = [table for table in shown() if fnmatchcase(table, name)]
+            found |= dict.fromkeys(fitting)
+            schemas = {table.partition(".")[0] for table in shown()}
+            # Otherwise it only sets options, for any table that there may be.
+            chooses = not config.entries.get(name) or not any(
+                fnmatchcase(schema, name.partition(".")[0]) for schema in schemas
+            )
+            if not fitting and chooses:
+                where = f" in {source.database}, the database of source.url" if source.database else ""
+                refused = ConfigError(
+                    f"{source.user} sees no table that matches the pattern{where}",
+                    hint=f"correct it or remove it from `tables`, or GRANT SELECT ON … TO '{source.user}'@'…'",
+                    table=name,
+                )
+                unknown.append(TableReport(name, error=refused))
+        shared = _shared_targets(config, found)
+        if all_tables and any(map(self.retired, shared)):
+            found = {name: None for name in found if name not in shared or not self.retired(name)}
+            shared = _shared_targets(config, found)
+        return [name for name in found if name not in shared], [*unknown, *shared.values()]
 
     def not_retired(self, unknown: Iterable[TableReport]) -> Iterator[TableReport]:
         """Reports on configured tables and patterns that match nothing, without the retired ones."""
@@ -140,16 +185,6 @@ class StoredTables:
         return database is None or name.startswith(f"{database}.")
 
 
-def unlisted(
-    session: Session, config: Config, found: Sequence[str], unknown: Sequence[TableReport]
-) -> list[str]:
-    """The source's tables that `tables` does not list; none if it lists nothing, or nobody wants to know."""
-    if not config.tables or config.new_tables == "ignore":
-        return []
-    known = {*found, *(one.table for one in unknown)}
-    return [name for name in list_tables(session, config.source.database) if name not in known]
-
-
 def said_new(names: Sequence[str]) -> str:
     """`2 tables of the source are not in `tables`, so they are not copied: shop.a, shop.b`."""
     many = len(names) > 1
@@ -181,68 +216,6 @@ def must_exist(config: Config, name: str, doubt: bool = True) -> None:
     except FloodmarkError as error:
         if error.code == ConfigError.code or not doubt:
             raise error.of(name) from None
-
-
-def meant(
-    session: Session,
-    config: Config,
-    names: Sequence[str],
-    all_tables: bool,
-    retired: Callable[[str], bool] = lambda name: False,
-) -> tuple[list[str], list[TableReport]]:
-    """The full names of the tables that the user means, and a report for each name without a table."""
-    found: dict[str, None] = {}
-    unknown: list[TableReport] = []
-    database = config.source.database
-    if all_tables and not config.tables:
-        found = dict.fromkeys(list_tables(session, database))
-    for name in config.tables if all_tables else names:
-        if all_tables and is_pattern(name):
-            shown = list_tables(session, database)
-            fitting = [t for t in shown if fnmatchcase(t, name)]
-            found |= dict.fromkeys(fitting)
-            if not fitting and _chooses(config, name, shown):
-                unknown.append(TableReport(name, error=_none_fits(config.source, name)))
-            continue
-        try:
-            found[resolve(session, name, database)] = None
-        except ConfigError as error:  # the other tables still get their turn
-            unknown.append(TableReport(name, error=error.of(name)))
-    shared = _shared_targets(config, found)
-    if all_tables and any(map(retired, shared)):
-        found = {name: None for name in found if name not in shared or not retired(name)}
-        shared = _shared_targets(config, found)
-    return [name for name in found if name not in shared], [*unknown, *shared.values()]
-
-
-class NoTable(ConfigError):
-    """The source shows no table at all."""
-
-
-def no_table(source: SourceSpec) -> NoTable:
-    """The error for a source that shows no tables."""
-    where = f"in {source.database}" if source.database else "on the server"
-    return NoTable(
-        f"{source.user} sees no table {where}",
-        hint=f"GRANT SELECT ON … TO '{source.user}'@'…', or correct the database in source.url",
-    )
-
-
-def _chooses(config: Config, pattern: str, shown: Iterable[str]) -> bool:
-    """Whether a pattern selects tables that should exist, rather than only setting options for any."""
-    schemas = {name.partition(".")[0] for name in shown}
-    return not config.entries.get(pattern) or not any(
-        fnmatchcase(schema, pattern.partition(".")[0]) for schema in schemas
-    )
-
-
-def _none_fits(source: SourceSpec, pattern: str) -> ConfigError:
-    where = f" in {source.database}, the database of source.url" if source.database else ""
-    return ConfigError(
-        f"{source.user} sees no table that matches the pattern{where}",
-        hint=f"correct it or remove it from `tables`, or GRANT SELECT ON … TO '{source.user}'@'…'",
-        table=pattern,
-    )
 
 
 def _shared_targets(config: Config, names: Iterable[str]) -> dict[str, TableReport]:

@@ -15,7 +15,7 @@ from floodmark.config.load import SourceSpec
 from floodmark.model.errors import ConfigError, FloodmarkError, TransientError
 from floodmark.model.open_work import Trust
 from floodmark.model.origin import Origin, SourceId, Witness, server_parts, server_place
-from floodmark.model.position import Position, Value
+from floodmark.model.position import Position
 from floodmark.model.table import Column, Table
 from floodmark.model.times import TEMPORAL
 from floodmark.model.window import Window
@@ -280,19 +280,16 @@ def _one_by_one(session: Session, table: Table, asked: Sequence[Witness]) -> lis
         low, high = (sql.literal(cursor, v) for v in coarsened(cursor, values[cursor.name]))
         order = f"CASE WHEN {name} < {low} THEN -1 WHEN {name} <= {high} THEN 0 ELSE 1 END"
         chosen = ", ".join([str(number), order, *map(_checksum, columns)])
-        there = [_is(table.column(k), values[k]) for k in key]
+        there = [f"{sql.expression(c)} = {sql.literal(c, values[c.name])}" for c in map(table.column, key)]
         if not table.key:
             cells = dict(witness.cells)
-            there += [f"{_checksum(c)} <=> {_number(cells[mark(c)])}" for c in columns if mark(c) in cells]
+            known = [(c, cells[mark(c)]) for c in columns if mark(c) in cells]
+            there += [f"{_checksum(c)} <=> {'NULL' if n is None else int(n)}" for c, n in known]
         parts.append(f"({sql.query(table, chosen, there, index, most=1, every=True)})")
     found: list[list[CurrentRow]] = [[] for _ in asked]
     for which, side, *row in session.rows(" UNION ALL ".join(parts)):
         found[int(which or 0)].append(CurrentRow(int(side or 0), _cells(marks, tuple(row))))
     return found
-
-
-def _number(value: int | None) -> str:
-    return "NULL" if value is None else str(int(value))
 
 
 def to_ask(table: Table, kept: Sequence[Witness]) -> list[Witness]:
@@ -301,10 +298,6 @@ def to_ask(table: Table, kept: Sequence[Witness]) -> list[Witness]:
     if table.key:
         return whole
     return whole[:KEYLESS] + whole[KEYLESS:][-KEYLESS:] if table.source.cursor_index else []
-
-
-def _is(column: Column, value: Value) -> str:
-    return f"{sql.expression(column)} = {sql.literal(column, value)}"
 
 
 def ends(session: Session, table: Table, upto: Position) -> Deep:
