@@ -24,8 +24,8 @@ import yaml
 
 from floodmark.config.load import Config, load
 from floodmark.log.claim import Claimed, claim
+from floodmark.log.copies import Publisher
 from floodmark.log.log import Log, draft
-from floodmark.log.publish import Watermark
 from floodmark.model import events
 from floodmark.model.commit import Batch, DataFile
 from floodmark.model.run import SyncOptions, SyncReport, new_run
@@ -239,7 +239,7 @@ def _lengthen(store: Store, warehouse: Path, length: int) -> None:
             f"loaded_at FROM floodmark_ledger WHERE n = (SELECT min(n) FROM floodmark_ledger) AND log_id = '{state.log}'",
             rows,
         )
-    Watermark(store, "shop.t0", new_run()).publish(state, None)
+    Publisher(store, "shop.t0", new_run()).publish(state, None)
 
 
 if __name__ == "__main__":

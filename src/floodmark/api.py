@@ -25,7 +25,7 @@ from floodmark.model.times import begun, compact, timestamp
 from floodmark.model.typed import html_table
 
 if TYPE_CHECKING:  # each call imports what it needs: the command line is built on them
-    from floodmark.clean.choose import Wanted
+    from floodmark.clean.choose import Selection
     from floodmark.model import results
     from floodmark.spark.context import Spark, WarmSpark
 
@@ -204,7 +204,7 @@ class Pipeline:
     ) -> results.Watermark | results.SystemWatermark:
         """One table's watermark, or the system watermark."""
         if table is None:
-            from floodmark.log.system import system_get
+            from floodmark.log.pipeline import system_get
 
             return system_get(self.config)
         from floodmark.watermark.show import watermark_get
@@ -245,7 +245,7 @@ class Pipeline:
         return watermark_set(self.config, table, timestamp, key, self._run_id, force)
 
     def _set_system(self, preset: str | None, timestamp: str | None = None) -> results.SystemWatermark:
-        from floodmark.log.system import system_set
+        from floodmark.log.pipeline import system_set
 
         return system_set(self.config, preset, timestamp)
 
@@ -274,7 +274,7 @@ class Pipeline:
 
     def watermark_clear(self) -> results.SystemWatermark:
         """Removes the system watermark: tables without a position then start at `start`."""
-        from floodmark.log.system import system_clear
+        from floodmark.log.pipeline import system_clear
 
         return system_clear(self.config)
 
@@ -283,7 +283,7 @@ class Pipeline:
 
         In the second case all of it is read again, and merged by key.
         """
-        from floodmark.watermark.accept import watermark_accept
+        from floodmark.watermark.set_reset import watermark_accept
 
         return watermark_accept(self.config, table, self._run_id, force=force)
 
@@ -316,7 +316,7 @@ class Pipeline:
 
     def watermark_drill(self, *tables: str, all_tables: bool = False) -> results.DrillResult:
         """Rehearses the recovery from lost copies, logs and stores; `ok` is False if something can't be recovered."""
-        from floodmark.watermark.drill import watermark_drill
+        from floodmark.watermark.backups import watermark_drill
 
         _check(tables, all_tables)
         return watermark_drill(self.config, tables, all_tables=all_tables)
@@ -383,11 +383,11 @@ def _check(tables: tuple[str, ...], all_tables: bool) -> None:
         raise ConfigError("name the tables, or pass all_tables=True")
 
 
-def _wanted(older_than: str | None, pattern: str | None, include_pending: bool = False) -> Wanted:
-    from floodmark.clean.choose import Wanted
+def _wanted(older_than: str | None, pattern: str | None, include_pending: bool = False) -> Selection:
+    from floodmark.clean.choose import Selection
 
     try:
-        return Wanted(None if older_than is None else duration(older_than), pattern, include_pending)
+        return Selection(None if older_than is None else duration(older_than), pattern, include_pending)
     except ValueError as error:
         raise ConfigError(f"older_than {error}") from None
 

@@ -43,8 +43,6 @@ class Services:
         self.throttle = Throttle(config.source, lambda text: emit(Noted("", text)))
         self.sources = Sources()
         self.interrupted = False
-        # Whether Spark's workers can hash rows; false once one has said that it lacks the compiled code.
-        self.workers_hash = True
         # One load at a time, except small ones: loads into one warehouse file would only queue inside it.
         self.loading = threading.Lock()
         # One shared snapshot at a time: two would wait for each other's cores and connections.

@@ -10,7 +10,7 @@ from datetime import timedelta
 import pytest
 
 from floodmark.setup.services.s3 import SeaweedFS
-from floodmark.store import store
+from floodmark.store import s3
 from tests.conftest import Workspace
 from tests.faults.lab.httpproxy import HttpProxy, Trouble
 from tests.support.held_sync import Gate
@@ -60,7 +60,7 @@ def test_a_store_that_fails_now_and_then_loses_and_duplicates_nothing(
 def test_a_silent_store_is_exit_code_4_and_the_next_sync_continues(
     s3_workspace: Workspace, seaweed: SeaweedFS, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(store._RETRY, "retry_timeout", timedelta(seconds=1))  # not eight
+    monkeypatch.setitem(s3._RETRY, "retry_timeout", timedelta(seconds=1))  # not eight
     workspace = s3_workspace
     workspace.execute(create_orders(), fill_orders(800))
     with proxied(workspace, seaweed) as proxy:

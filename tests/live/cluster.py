@@ -17,7 +17,7 @@ import pytest
 from floodmark.config.load import Config, StoreSpec, WarehouseSpec
 from floodmark.load.redshift.data_api import DataApiTransport
 from floodmark.load.redshift.socket import SocketTransport
-from floodmark.load.redshift.steps import Failed, Limits, RedshiftSession
+from floodmark.load.redshift.steps import Limits, RedshiftSession, StatementFailed
 from floodmark.model.errors import ConfigError, FloodmarkError
 from floodmark.store.store import Store
 
@@ -97,7 +97,7 @@ class Cluster:
                 return str(session.query("SELECT current_user")[0][0]).strip()
             finally:
                 session.close()
-        except Failed as failed:
+        except StatementFailed as failed:
             raise failed.error from failed
 
     def remove(self) -> list[str]:
@@ -105,7 +105,7 @@ class Cluster:
         left = []
         try:
             self._drop()
-        except (Failed, FloodmarkError) as error:
+        except (StatementFailed, FloodmarkError) as error:
             left.append(f'DROP SCHEMA "{self.name}…" CASCADE;  -- {error}')
         try:
             self.files.delete([item.path for item in self.files.list("")])
@@ -131,7 +131,7 @@ class Cluster:
                 ):
                     session.execute(f'DROP SCHEMA "{str(name).strip()}" CASCADE', seconds=60)
                 return
-            except Failed:
+            except StatementFailed:
                 if not attempt:
                     raise
                 time.sleep(1.0)

@@ -15,7 +15,7 @@ import pytest
 from redshift_connector.error import Error as DriverError
 
 from floodmark import __version__
-from floodmark.load.redshift.steps import Failed
+from floodmark.load.redshift.steps import StatementFailed
 from floodmark.model.errors import FloodmarkError, TransientError, VerificationError
 from floodmark.model.text import clock, duration
 from tests.live.cluster import CLUSTER, Cluster
@@ -125,7 +125,7 @@ def _outcome(caught: pytest.ExceptionInfo[BaseException] | None) -> tuple[State,
     seen = " ".join(str(caught.value).split())
     if caught.errisinstance(pytest.skip.Exception):
         return "unknown", seen
-    error = caught.value.error if isinstance(caught.value, Failed) else caught.value
+    error = caught.value.error if isinstance(caught.value, StatementFailed) else caught.value
     differs = isinstance(error, AssertionError | DriverError | FloodmarkError | pytest.fail.Exception)
     seen = seen if isinstance(error, AssertionError) else f"{type(error).__name__}: {seen}"
     return "failed" if isinstance(error, TransientError) or not differs else "differs", seen[:_LONGEST]

@@ -12,10 +12,10 @@ from typing import Any
 
 from floodmark.config.load import Config, SourceSpec, StoreSpec, WarehouseSpec
 from floodmark.log.claim import Claimed, claim
-from floodmark.log.document import Failure, primary_path
+from floodmark.log.copies import Publisher
+from floodmark.log.document import StageFailure, primary_path
 from floodmark.log.fold import State
 from floodmark.log.log import Log, draft
-from floodmark.log.publish import Watermark
 from floodmark.log.status import status_path
 from floodmark.model.commit import Batch
 from floodmark.model.json import digest
@@ -93,10 +93,10 @@ class Filled:
                 named = tuple(replace(f, path=f.path.replace("data/shop.orders/", own)) for f in named)
             batch = draft(taken.state, Batch, run, window_id="w", slices=(0,), files=named, seconds=1.5)
             state = log.append(taken.state, batch)
-            failure = Failure("extract", failed, stamp(self.now)) if failed else None
+            failure = StageFailure("extract", failed, stamp(self.now)) if failed else None
             loads = ledger(state) if loaded else []
             if published:
-                Watermark(self.store, name, run).publish(state, loads, failure=failure)
+                Publisher(self.store, name, run).publish(state, loads, failure=failure)
         if looked is not None:
             self.check(name, looked, lag)
         return state
@@ -162,7 +162,7 @@ class Filled:
         )  # fmt: skip
         assert isinstance(taken, Claimed)
         with taken.lease:
-            Watermark(self.store, name, run).publish(taken.state, [])
+            Publisher(self.store, name, run).publish(taken.state, [])
             yield taken.state
 
     def progress(

@@ -21,8 +21,9 @@ import pyarrow.parquet as pq
 from floodmark.config.load import WarehouseSpec
 from floodmark.host.temp import scratched
 from floodmark.load import merge
+from floodmark.load.canonical import TargetSql, numbers
 from floodmark.load.columns import (
-    Change,
+    TargetChange,
     TargetColumn,
     arrived,
     changes,
@@ -64,8 +65,7 @@ from floodmark.load.protocol import (
     data_files,
     quote,
 )
-from floodmark.load.row_text import Dialect, TargetSql
-from floodmark.model.canonical import DIGITS
+from floodmark.model.canonical import DIGITS, Dialect
 from floodmark.model.commit import LoadAs, by_key
 from floodmark.model.errors import (
     ConfigError,
@@ -79,7 +79,7 @@ from floodmark.model.ledger import SUMMED_DIGITS, Ledger, LoadSum, Part, TargetF
 from floodmark.model.names import OURS
 from floodmark.model.run import Step, Wait
 from floodmark.model.table import Table
-from floodmark.model.types import KEY_FIELD, Field, fields
+from floodmark.model.types import KEY_FIELD, fields
 from floodmark.model.warehouse import UNLIMITED, Descriptor
 from tests.support.redshift.backend import Backend, python
 from tests.support.redshift.wire import Gone, SqlError
@@ -99,16 +99,16 @@ WORDS = LedgerDialect(
 _DOUBLE = "encode(float8send({0}), 'hex')"
 _US = "to_char({}, 'YYYY-MM-DD HH24:MI:SS.US')"
 DIALECT = Dialect(
-    text="CAST({} AS VARCHAR)",
     prints={
+        **numbers("CAST({} AS VARCHAR)"),
         "float": "upper(" + " || ".join(f"substr({_DOUBLE}, {at}, 2)" for at in range(15, 0, -2)) + ")",
         "day": "to_char({}, 'YYYY-MM-DD')",
         "moment": _US,
         "instant": _US.format("{} AT TIME ZONE 'UTC'"),
         "bytes": "upper(encode({}, 'hex'))",
     },
-    length="octet_length({})",
-    size="octet_length({})",
+    sized="CAST(octet_length({0}) AS VARCHAR) || ':' || {0}",
+    size="CAST(octet_length({}) AS VARCHAR)",
     cut="substr({}, {}, {})",
     hash=f"substr(encode(sha256(convert_to({{}}, 'UTF8')), 'hex'), 1, {DIGITS})",
     number="('x0' || substr({}, 1, 15))::bit(64)::bigint",
@@ -233,7 +233,6 @@ class Target:
 class PostgresPut(Put):
     """A target, and the staging table; `commit`: only the rows of this one of its commits."""
 
-    weight = KEY_FIELD
     commit: int | None = None
 
     @property
@@ -242,18 +241,6 @@ class PostgresPut(Put):
             return merge.STAGED
         some = f"SELECT * FROM {quote(STAGE)} WHERE {quote(_COMMIT)} = {self.commit}"
         return Heap(STAGE, f"({some}) AS {quote(STAGE)}")
-
-    @property
-    def identity(self) -> list[str]:
-        return [self.weight] if self.weighed else super().identity
-
-    def equal(self, field: Field, one: str, other: str) -> str:
-        nullable = self.table.column(field.column).nullable
-        return f"{one} {'IS NOT DISTINCT FROM' if nullable else '='} {other}"
-
-    def same(self, other: str) -> str:
-        pairs = ((quote(STAGE, name), quote(other, name)) for name in self.identity)
-        return " AND ".join(f"{one} IS NOT DISTINCT FROM {other}" for one, other in pairs)
 
     def without(self, other: str) -> str:
         there = f"SELECT 1 FROM {quote(other)} WHERE {self.same(other)}"
@@ -457,7 +444,7 @@ class Postgres:
         shaped: Table | None = None,
         *,
         first_load: bool = False,
-    ) -> tuple[Change, ...]:
+    ) -> tuple[TargetChange, ...]:
         with about(table.name), self._session() as session:
             target = Target(session, self.schema, table.target)
             found, wanted = target.columns(), wanted_columns(fields(table), CAN, table)
@@ -470,7 +457,7 @@ class Postgres:
 
     def _changes(
         self, target: Target, wanted: Any, found: Any, renames: Any, loaded: Table | None, now: Table
-    ) -> tuple[Change, ...]:
+    ) -> tuple[TargetChange, ...]:
         known = {w.name: w.type for w in (wanted_columns(placed(loaded, now), CAN) if loaded else ())}
         encode = "convert_to({}, 'UTF8')"
         return changes(target.sql, target.name, wanted, found, renames, known, encode=encode)

@@ -6,9 +6,9 @@ from typing import Any
 
 from floodmark.config.load import StoreSpec
 from floodmark.log.claim import Claimed, claim
+from floodmark.log.copies import Publisher
 from floodmark.log.fold import State
 from floodmark.log.log import Log, draft
-from floodmark.log.publish import Watermark
 from floodmark.log.status import TableStatus, status_path
 from floodmark.model.commit import Batch, Claim, Open
 from floodmark.model.errors import ConfigError
@@ -56,17 +56,17 @@ class Counting(Store):
         self.lists.append(prefix)
         return super().list(prefix, start_after)
 
-    def folders_of(self, *prefixes: str, old: float = 0.0) -> tuple[tuple[str, ...], ...]:
+    def folders_of(self, *prefixes: str) -> tuple[tuple[str, ...], ...]:
         self.listed_folders.append(prefixes)
-        return super().folders_of(*prefixes, old=old)
+        return super().folders_of(*prefixes)
 
     def get(self, path: str, most: int | None = None) -> bytes | None:
         self.reads.append(path)
         return super().get(path, most)
 
-    def tagged(self, path: str, old: float = 0.0) -> tuple[bytes | None, str | None]:
+    def tagged(self, path: str) -> tuple[bytes | None, str | None]:
         self.reads.append(path)
-        return super().tagged(path, old)
+        return super().tagged(path)
 
     def swap(self, path: str, data: bytes, tag: str | None) -> bool:
         if self.read_only:
@@ -118,7 +118,7 @@ def published(store: Store, name: str = NAME, count: int = 5) -> tuple[Log, Stat
     with taken.lease:
         first = draft(taken.state, Batch, RUN, window_id="w", slices=(0,), files=files(3, prefix="w"))
         state = batches(log, log.append(taken.state, first), count)
-        Watermark(store, name, RUN).publish(state, ledger(state))
+        Publisher(store, name, RUN).publish(state, ledger(state))
     return log, state
 
 

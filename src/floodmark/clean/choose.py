@@ -14,8 +14,7 @@ from datetime import datetime
 from fnmatch import fnmatchcase
 from typing import Literal
 
-from floodmark.log.fold import State
-from floodmark.log.spans import around, within
+from floodmark.log.fold import State, around, within
 from floodmark.model.commit import CleanedFiles, DataFile, Deletes, GivenUp, WithFiles
 from floodmark.model.position import Position
 from floodmark.model.times import ago, just_before, parse_moment, sortable
@@ -71,7 +70,7 @@ class Staged:
 
 
 @dataclass(frozen=True)
-class Wanted:
+class Selection:
     """What the user wants removed."""
 
     older_than: float | None = None  # seconds
@@ -132,7 +131,7 @@ def staged(facts: Facts) -> tuple[Staged, ...]:
     return tuple(found)
 
 
-def orphans(facts: Facts, wanted: Wanted, now: datetime) -> Removal:
+def orphans(facts: Facts, wanted: Selection, now: datetime) -> Removal:
     """The files that no commit names and that no run can commit any more."""
     files = tuple(
         f
@@ -142,7 +141,7 @@ def orphans(facts: Facts, wanted: Wanted, now: datetime) -> Removal:
     return Removal(files, CleanedFiles(files=len(files), bytes=sum(f.bytes for f in files)))
 
 
-def choose(facts: Facts, wanted: Wanted, now: datetime) -> Removal:
+def choose(facts: Facts, wanted: Selection, now: datetime) -> Removal:
     """What may be removed under these facts; the ledger must be known."""
     assert facts.loaded is not None
     pending = [(c, d) for c, d in facts.commits if facts.state_of(c, d) == "pending"]
@@ -175,7 +174,7 @@ def choose(facts: Facts, wanted: Wanted, now: datetime) -> Removal:
     )
 
 
-def _may_be_given_up(facts: Facts, commit: WithFiles, wanted: Wanted, now: datetime) -> bool:
+def _may_be_given_up(facts: Facts, commit: WithFiles, wanted: Selection, now: datetime) -> bool:
     """Whether the user wants all files of a pending commit removed."""
     if not commit.files or not all(
         wanted.fits(f.path, f.created_at or commit.at, now)
@@ -209,11 +208,15 @@ def _named(
     kept |= {n for n, length in lengths.items() if length and not within(facts.state.data.cleaned, n)} - whole
     kept |= {*facts.unreadable, facts.after}
     last = facts.state.n if facts.upto is None else facts.upto
+    # Earlier cleans' commits were not read: they were loaded, and stay what they are.
+    cleaned = facts.state.data.cleaned
+    others = {*lengths, *facts.unreadable, *(n for span in cleaned for n in span)}
+    others |= {n + step for n in dropped if within(cleaned, n) for step in (-1, 1)}
     return CleanedFiles(
         whole=around(whole, kept, last),
         some=tuple(sorted((n, tuple(sorted(inside))) for n, inside in places.items() if n not in whole)),
         given_up=gone,
-        dropped=around(dropped, {*lengths, *facts.unreadable} - dropped, last),
+        dropped=around(dropped, others - dropped, last),
         moved=moved,
         files=count,
         bytes=size,

@@ -12,16 +12,16 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
-from floodmark.clean.choose import Facts, Removal, Staged, Wanted, choose, orphans, staged
-from floodmark.clean.remove import Outcome, gather, listed, loaded_at, remove
+from floodmark.clean.choose import Facts, Removal, Selection, Staged, choose, orphans, staged
+from floodmark.clean.remove import Cleaning, gather, listed, loaded_at, remove
 from floodmark.config.load import Config
 from floodmark.load.preview import Ledgers
 from floodmark.load.protocol import Warehouse, open_warehouse
 from floodmark.log import pipeline
 from floodmark.log.claim import Changed, claim, decide_and_claim, refuse_if_held
+from floodmark.log.copies import Publisher
 from floodmark.log.fold import State, duplicates, would_duplicate
 from floodmark.log.log import Log, draft, tables
-from floodmark.log.publish import Watermark
 from floodmark.model.commit import Clean
 from floodmark.model.errors import DataError, FloodmarkError, Interrupted, exit_code
 from floodmark.model.events import Emit, ignore
@@ -33,13 +33,13 @@ from floodmark.plan.tables import full_name, must_exist
 from floodmark.store.places import finish
 from floodmark.store.store import Store
 
-Confirm = Callable[[Sequence[Outcome]], None]
+Confirm = Callable[[Sequence[Cleaning]], None]
 
 
-def s3clean_list(config: Config, names: Sequence[str] = (), wanted: Wanted | None = None) -> StagedFiles:
+def s3clean_list(config: Config, names: Sequence[str] = (), wanted: Selection | None = None) -> StagedFiles:
     """The staged files of the tables, or of all that have a log, as far as they are `wanted`; writes nothing."""
     store, now = Store(config.store), datetime.now(UTC)
-    wanted = _below_prefix(wanted or Wanted(), store)
+    wanted = _below_prefix(wanted or Selection(), store)
     files: list[StagedFile] = []
     notes: list[str] = []
     with Ledgers(config) as ledgers:
@@ -65,7 +65,7 @@ def s3clean_clean(
     config: Config,
     names: Sequence[str],
     run: str,
-    wanted: Wanted,
+    wanted: Selection,
     *,
     all_tables: bool = False,
     dry_run: bool = False,
@@ -88,7 +88,7 @@ def s3clean_clean(
                 stack.callback(warehouse.close)
             return warehouse.ledger(state.log, state.table.target)
 
-        def decide(facts: Facts, wanted: Wanted, now: datetime) -> Removal:
+        def decide(facts: Facts, wanted: Selection, now: datetime) -> Removal:
             removal, table = choose(facts, wanted, now), facts.state.table
             if (
                 removal.clean.moved
@@ -107,7 +107,7 @@ def s3clean_orphans(
     config: Config,
     names: Sequence[str],
     run: str,
-    wanted: Wanted,
+    wanted: Selection,
     *,
     dry_run: bool = False,
     confirm: Confirm = lambda outcomes: None,
@@ -115,7 +115,7 @@ def s3clean_orphans(
 ) -> CleanResult:
     """Removes the files that no commit names and that no run can commit any more."""
 
-    def decide(facts: Facts, wanted: Wanted, now: datetime) -> Removal:
+    def decide(facts: Facts, wanted: Selection, now: datetime) -> Removal:
         if facts.unreadable:
             raise DataError(
                 f"commit {facts.unreadable[0]} can't be read, so the files that it names look like orphans",
@@ -136,16 +136,16 @@ class _Work:
 
     store: Store
     run: str
-    wanted: Wanted
+    wanted: Selection
     ask: Callable[[State], Ledger | None]
-    decide: Callable[[Facts, Wanted, datetime], Removal]
+    decide: Callable[[Facts, Selection, datetime], Removal]
     commits: bool  # whether the log names what is removed; it never named orphans
     emit: Emit
     now: datetime = field(default_factory=lambda: datetime.now(UTC))
 
     def go(self, names: Sequence[str], dry_run: bool, confirm: Confirm) -> CleanResult:
         seen: dict[str, Facts] = {}
-        outcomes = [Outcome(name) for name in names]
+        outcomes = [Cleaning(name) for name in names]
         for outcome in outcomes:
             with _caught(outcome, len(outcomes) == 1):
                 log = Log(self.store, outcome.table)
@@ -169,11 +169,11 @@ class _Work:
         state = state or log.read()
         return gather(log, state, objects, self.ask(state))
 
-    def _judge(self, outcome: Outcome, facts: Facts, wanted: Wanted) -> None:
+    def _judge(self, outcome: Cleaning, facts: Facts, wanted: Selection) -> None:
         outcome.removal = removal = self.decide(facts, wanted, self.now)
         outcome.notes = _notes(removal)
 
-    def _act(self, outcome: Outcome, facts: Facts) -> None:
+    def _act(self, outcome: Cleaning, facts: Facts) -> None:
         """Removes what was shown to the user, as far as it still may be removed under our claim."""
         log = Log(self.store, outcome.table)
         wanted = replace(self.wanted, only=frozenset(f.path for f in outcome.removal.files))
@@ -192,7 +192,7 @@ class _Work:
                     named = draft(state, Clean, self.run, clean=removal.clean, position=removal.position)
                     state = log.append(state, named)
                 rows = ledger.rows if ledger is not None else None
-                Watermark(self.store, outcome.table, self.run).publish(state, rows)
+                Publisher(self.store, outcome.table, self.run).publish(state, rows)
                 remove(self.store, outcome, self.emit)
             finish(self.store.places)
             return None
@@ -201,7 +201,7 @@ class _Work:
 
 
 @contextmanager
-def _caught(outcome: Outcome, alone: bool) -> Iterator[None]:
+def _caught(outcome: Cleaning, alone: bool) -> Iterator[None]:
     """Keeps an error in its table's outcome, so that the others are cleaned; with one table it is raised."""
     try:
         yield
@@ -213,7 +213,7 @@ def _caught(outcome: Outcome, alone: bool) -> Iterator[None]:
             raise
 
 
-def _below_prefix(wanted: Wanted, store: Store) -> Wanted:
+def _below_prefix(wanted: Selection, store: Store) -> Selection:
     """The same with a pattern that was copied from the listing, or from there without the store's address."""
     pattern = wanted.pattern
     return replace(wanted, pattern=pattern and pattern.removeprefix(store.uri("")).lstrip("/"))
@@ -260,7 +260,7 @@ def _shown(store: Store, name: str, file: Staged) -> StagedFile:
     )
 
 
-def _document(store: Store, outcomes: Sequence[Outcome], dry_run: bool) -> CleanResult:
+def _document(store: Store, outcomes: Sequence[Cleaning], dry_run: bool) -> CleanResult:
     """The result; in a dry run, `files` and `bytes` are what would be removed."""
     files = tuple(_shown(store, o.table, f) for o in outcomes for f in o.removal.files)
     tables = tuple(

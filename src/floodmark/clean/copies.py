@@ -14,9 +14,9 @@ from functools import partial
 from urllib.parse import unquote
 
 from floodmark.config.load import Config
-from floodmark.log import published_copies as copies
-from floodmark.log.copies_to import introduce
-from floodmark.log.recovery.recover import RECORDS
+from floodmark.log import copies
+from floodmark.log.copies import introduce
+from floodmark.log.recovery import RECORDS
 from floodmark.model.errors import FloodmarkError
 from floodmark.model.times import compact, stamp
 from floodmark.store.places import Place

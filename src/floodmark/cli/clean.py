@@ -19,7 +19,7 @@ from floodmark.model.text import cells, clock, count, counted, duration, size
 from floodmark.model.times import parse_moment
 
 if TYPE_CHECKING:
-    from floodmark.clean.remove import Outcome
+    from floodmark.clean.remove import Cleaning
     from floodmark.model.results import CleanResult, StagedFile, StagedFiles
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -86,10 +86,10 @@ def list_(
       floodmark s3clean list --json
     """
     config = settings.load()
-    from floodmark.clean.choose import Wanted
+    from floodmark.clean.choose import Selection
     from floodmark.clean.command import s3clean_list
 
-    document = s3clean_list(config, tables, Wanted(older_than, pattern))
+    document = s3clean_list(config, tables, Selection(older_than, pattern))
     with settings.progress() as progress:
         for note in document.notes:
             progress(Noted("", note))
@@ -171,10 +171,10 @@ def _remove(
     dry_run: bool, force: bool, include_pending: bool = False, all_tables: bool = False,
 ) -> int:  # fmt: skip
     config = settings.load()
-    from floodmark.clean.choose import Wanted
+    from floodmark.clean.choose import Selection
     from floodmark.clean.command import s3clean_clean, s3clean_orphans
 
-    wanted, ask = Wanted(older_than, pattern, include_pending), _ask(what, force)
+    wanted, ask = Selection(older_than, pattern, include_pending), _ask(what, force)
     with settings.progress() as progress:
         if what == "orphans":
             document = s3clean_orphans(
@@ -191,10 +191,10 @@ def _remove(
     return settings.result(document, lambda d: removed_lines(d, _terminal()), document.exit_code)
 
 
-def _ask(what: str, force: bool) -> Callable[[Sequence[Outcome]], None]:
+def _ask(what: str, force: bool) -> Callable[[Sequence[Cleaning]], None]:
     """Asks for confirmation, with the amount to be removed; does not ask if there is nothing to remove."""
 
-    def ask(outcomes: Sequence[Outcome]) -> None:
+    def ask(outcomes: Sequence[Cleaning]) -> None:
         files = [f for o in outcomes for f in o.removal.files]
         found = [o for o in outcomes if not o.removal.empty]
         if not found and not force and not options.terminal():

@@ -262,7 +262,7 @@ def clear(settings: Settings, force: bool) -> int:
       floodmark watermark clear --force
     """
     config = settings.load()
-    from floodmark.log.system import system_clear
+    from floodmark.log.pipeline import system_clear
 
     document = system_clear(
         config, lambda before: options.confirm(f"Remove the system watermark ({before})?", force)
@@ -275,7 +275,7 @@ def _system(settings: Settings, preset: str | None, timestamp: str | None, force
         raise click.UsageError(f"give -t TABLE, or a preset for the system watermark: {PRESETS}")
     if preset is not None and timestamp is not None:
         raise click.UsageError("give a preset or --timestamp, not both")
-    from floodmark.log.system import moment
+    from floodmark.log.pipeline import moment
 
     chosen = moment(preset, timestamp)
     pipeline = settings.pipeline()

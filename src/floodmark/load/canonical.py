@@ -1,6 +1,6 @@
-"""The queries for digests and rows of a target, by its rows' canonical text (`row_text`). Pure SQL.
+"""A target's values and rows as canonical text, their hashes, and the queries for digests and rows. Pure SQL.
 
-The counterpart of `mysql/canonical.py` for DuckDB and Redshift. Only counts, sums and hashes leave the
+The counterpart of `source/canonical.py` for DuckDB and Redshift. Only counts, sums and hashes leave the
 warehouse, plus the keys of rows in ranges that differ. A query too long for the warehouse is split into
 several statements, whose rows together are the answer.
 """
@@ -17,8 +17,7 @@ import pyarrow as pa
 
 from floodmark.load.columns import parsed
 from floodmark.load.protocol import DELETED_AT, HASH_FIELD, quote
-from floodmark.load.row_text import TargetSql
-from floodmark.model.canonical import DIGITS, Form, Scope, Span
+from floodmark.model.canonical import DIGITS, Dialect, Form, Scope, Span
 from floodmark.model.errors import DataError
 from floodmark.model.position import Position, Value
 from floodmark.model.types import KEY_FIELD
@@ -28,6 +27,99 @@ T = TypeVar("T")
 _NUMBER = re.compile(r"-?\d+(\.\d+)?\Z")
 # The type that a printed value is cast to when it is compared with a column.
 _TYPES = {"day": "DATE", "moment": "TIMESTAMP", "instant": "TIMESTAMPTZ"}
+
+
+# ---------------------------------------------------------------- values and rows as text
+
+
+def numbers(text: str) -> dict[str, str]:
+    """How numbers are printed, by what makes a text of one."""
+    return {"number": text, "decimal": text, "flag": text.format("CAST({} AS INTEGER)")}
+
+
+def _with_year_0(words: str, first: str) -> str:
+    """TO_CHAR has no year 0: it prints the year before year 1 as 1 as well."""
+    return f"CASE WHEN {{0}} < {first} THEN '0000' || SUBSTRING({words}, 5) ELSE {words} END"
+
+
+_US = "TO_CHAR({}, 'YYYY-MM-DD HH24:MI:SS.US')"
+_DOUBLE = "hex(CAST(CAST(CAST({0} AS DOUBLE) AS BIT) AS BLOB))"
+DUCKDB = Dialect(
+    prints={
+        **numbers("CAST({} AS VARCHAR)"),
+        # Its eight bytes in hex, lowest first.
+        "float": "(" + " || ".join(f"substr({_DOUBLE}, {at}, 2)" for at in range(15, 0, -2)) + ")",
+        "day": "strftime({}, '%Y-%m-%d')",
+        "moment": "strftime({}, '%Y-%m-%d %H:%M:%S.%f')",
+        # An infinite time has no number, and would be printed as if it were NULL.
+        "instant": "coalesce(strftime(make_timestamp(epoch_us({0})), '%Y-%m-%d %H:%M:%S.%f'), CAST({0} AS VARCHAR))",
+        "bytes": "hex({})",
+    },
+    sized="CAST(strlen({0}) AS VARCHAR) || ':' || {0}",
+    size="CAST(octet_length({}) AS VARCHAR)",
+    cut="array_slice({0}, {1}, {1} + {2} - 1)",
+    hash=f"substring(sha256({{}}), 1, {DIGITS})",
+    number="CAST('0x' || substr({}, 1, 15) AS BIGINT)",
+    bare=True,
+)
+REDSHIFT = Dialect(
+    prints={
+        **numbers("CAST({} AS VARCHAR(48))"),
+        # Its eight bytes in hex, from a point's WKB: one byte and one word precede its two coordinates.
+        "float": "SUBSTRING(ST_AsHexWKB(ST_Point(CAST({} AS DOUBLE PRECISION), 0)), 11, 16)",
+        "day": _with_year_0("TO_CHAR({0}, 'YYYY-MM-DD')", "CAST('0001-01-01' AS DATE)"),
+        "moment": _with_year_0(_US.format("{0}"), "CAST('0001-01-01' AS TIMESTAMP)"),
+        "instant": _US.format("{} AT TIME ZONE 'UTC'"),
+        "bytes": "UPPER(TO_HEX({}))",
+    },
+    sized="CAST(OCTET_LENGTH({0}) AS VARCHAR(48)) || ':' || {0}",
+    size="CAST(OCTET_LENGTH({}) AS VARCHAR(48))",
+    cut="SUBSTRING({}, {}, {})",
+    hash=f"LOWER(SUBSTRING(SHA2({{}}, 256), 1, {DIGITS}))",  # AWS does not document upper or lower case
+    number="STRTOL(SUBSTRING({}, 1, 15), 16)",
+)
+
+
+@dataclass(frozen=True)
+class TargetSql:
+    """A target in one warehouse's SQL."""
+
+    dialect: Dialect
+    table: str  # quoted, with its schema
+    types: Mapping[str, str]  # of the target's columns
+    longest: int | None = None  # the longest statement allowed, in bytes
+
+    def column(self, form: Form) -> str:
+        return quote(form.field.target)
+
+    def printed(self, form: Form) -> str:
+        """The value as its canonical text; NULL stays NULL."""
+        name = self.column(form)
+        text = self.dialect.printed(form, name)
+        return self._digits(form, name, text) if form.print in ("number", "decimal") else text
+
+    def _digits(self, form: Form, name: str, text: str) -> str:
+        """A number cut to the source's scale where the target's type has more decimals."""
+        family, sizes = parsed(self.types.get(form.field.target, ""))
+        if family != "DECIMAL" or len(sizes) != 2:
+            return text
+        if self.dialect.bare and sizes[0] == sizes[1]:
+            text = f"CASE WHEN {name} < 0 THEN '-0' || substr({text}, 2) ELSE '0' || {text} END"
+        scale = form.column.scale or 0 if form.print == "decimal" else 0
+        tail = "0" * (sizes[1] - scale)
+        if not scale and tail:
+            tail = f".{tail}"
+        if not tail:
+            return text
+        cut = f"SUBSTRING({text}, 1, LENGTH({text}) - {len(tail)})"
+        return f"CASE WHEN {text} LIKE '%{tail}' THEN {cut} ELSE {text} END"
+
+    def element(self, form: Form) -> str:
+        """The value as one element of the row's text."""
+        return self.dialect.element(form, self.printed(form))
+
+    def hashed(self, chosen: Sequence[Form]) -> str:
+        return self.dialect.hashed(chosen, self.element)
 
 
 # ---------------------------------------------------------------- queries
@@ -41,13 +133,12 @@ def digests(
     A range may have several rows in the answer; add them up.
     """
 
-    def question(some: Sequence[tuple[int, Span]], which: _Which) -> str:
+    def question(some: Sequence[tuple[int, Span]], off: Sequence[str]) -> str:
         chosen = [span for _, span in some]
         inside = _inside(place, scope, chosen) if scope.table.key else []
-        part = _numbered(place, scope, chosen, some[0][0])
-        return _summed(place, scope, part, inside, which)
+        return _summed(place, scope, _numbered(place, scope, chosen, some[0][0]), inside, off)
 
-    return _left_out(place, list(enumerate(spans)), question, without)
+    return _sums(place, list(enumerate(spans)), question, without)
 
 
 def grouped(
@@ -56,54 +147,36 @@ def grouped(
     """The same for each group by the first digits of the keys' hashes; `prefixes`: only these groups."""
     part = f"substring({place.hashed(scope.keys)}, 1, {int(digits)})"
 
-    def question(some: Sequence[str], which: _Which) -> str:
-        return _summed(place, scope, part, [f"{part} IN ({_hexes(some)})"] if some else [], which)
+    def question(some: Sequence[str], off: Sequence[str]) -> str:
+        return _summed(place, scope, part, [f"{part} IN ({_hexes(some)})"] if some else [], off)
 
-    return _left_out(place, prefixes, question, without)
-
-
-@dataclass(frozen=True)
-class _Which:
-    """The rows to sum: all, all but those with certain hashed keys, or only those, to be subtracted."""
-
-    keys: Sequence[str] = ()
-    taken_off: bool = False
+    return _sums(place, prefixes, question, without)
 
 
-_ALL = _Which()
-
-
-def _left_out(
+def _sums(
     place: TargetSql,
     items: Sequence[T],
-    question: Callable[[Sequence[T], _Which], str],
+    question: Callable[[Sequence[T], Sequence[str]], str],
     without: Sequence[str],
 ) -> tuple[str, ...]:
-    """The statements that sum some items; keys that don't fit into one statement are subtracted by others."""
-    whole = question(items, _Which(without))
-    if place.longest is None or len(whole.encode()) <= place.longest:
-        return (whole,)
-
-    def taken_off(some: Sequence[T]) -> list[str]:
-        some_keys = _cut(without, lambda keys: question(some, _Which(keys, True)), place.longest)
-        return [question(some, _Which(keys, True)) for keys in some_keys]
-
-    room = place.longest // 2 if without else place.longest
+    """The statements that sum some items, and those that take off the rows with certain hashed keys."""
+    room = place.longest // 2 if place.longest and without else place.longest
     made: list[str] = []
-    for some in _cut(items, lambda some: question(some, _ALL), room):
-        made += [question(some, _ALL), *(taken_off(some) if without else ())]
+    for some in _cut(items, lambda some: question(some, ()), room):
+        made.append(question(some, ()))
+        if without:
+            cut = _cut(without, lambda off, some=some: question(some, off), place.longest)  # type: ignore[misc]
+            made += [question(some, off) for off in cut]
     return _checked(place.longest, made)
 
 
-def _summed(place: TargetSql, scope: Scope, part: str, inside: Sequence[str], which: _Which) -> str:
+def _summed(place: TargetSql, scope: Scope, part: str, inside: Sequence[str], off: Sequence[str]) -> str:
+    """`off`: the hashed keys of the rows to take off; else all rows are added."""
     number = f"CAST({place.dialect.number.format('h')} AS DECIMAL(38,0))"
-    conditions = [*_scope(place, scope), *inside]
-    if which.keys:
-        conditions.append(
-            f"{place.hashed(scope.keys)} {'' if which.taken_off else 'NOT '}IN ({_hexes(which.keys)})"
-        )
-    inner = f"SELECT {part} AS part, {place.hashed(scope.forms)} AS h FROM {place.table}{_where(conditions)}"
-    sign = "-" if which.taken_off else ""
+    named = [f"{place.hashed(scope.keys)} IN ({_hexes(off)})"] if off else []
+    where = _where([*_scope(place, scope), *inside, *named])
+    inner = f"SELECT {part} AS part, {place.hashed(scope.forms)} AS h FROM {place.table}{where}"
+    sign = "-" if off else ""
     return f"SELECT part, {sign}count(*), {sign}sum({number}) FROM ({inner}) AS hashed GROUP BY part"
 
 
@@ -112,15 +185,13 @@ def entries(
 ) -> tuple[str, ...]:
     """Hashes and keys of the rows in some ranges, or of those whose hashed keys start with a prefix."""
     shown = ", ".join([place.hashed(scope.forms), *(place.printed(form) for form in scope.keys)])
-    beginning = f"substring({place.hashed(scope.keys)}, 1, {len(prefixes[0])})" if prefixes else ""
 
     def question(conditions: Sequence[str]) -> str:
         return f"SELECT {shown} FROM {place.table}{_where([*_scope(place, scope), *conditions])}"
 
     if prefixes:
-        return _portioned(
-            place.longest, prefixes, lambda some: question([f"{beginning} IN ({_hexes(some)})"])
-        )
+        part = f"substring({place.hashed(scope.keys)}, 1, {len(prefixes[0])})"
+        return _portioned(place.longest, prefixes, lambda some: question([f"{part} IN ({_hexes(some)})"]))
     return _portioned(
         place.longest, spans, lambda some: question(_inside(place, scope, some) if some else [])
     )
@@ -235,11 +306,9 @@ def _any_of(place: TargetSql, scope: Scope, keys: Sequence[Sequence[str | None]]
 
 def hash_of(scope: Scope, key: Sequence[str | None]) -> str:
     """The hash of a printed key, as both sides compute it."""
-    parts = [
-        "N" if v is None else (f"{len(v.encode())}:{v}" if f.print == "text" else v)
-        for f, v in zip(scope.keys, key, strict=True)
-    ]
-    return hashlib.sha256(",".join(parts).encode()).hexdigest()[:DIGITS]
+    pairs = zip(scope.keys, key, strict=True)
+    parts = ("N" if v is None else f"{len(v.encode())}:{v}" if f.print == "text" else v for f, v in pairs)
+    return element_hash(",".join(parts))
 
 
 # ---------------------------------------------------------------- conditions

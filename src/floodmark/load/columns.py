@@ -38,7 +38,7 @@ class TargetColumn:
     dist_key: bool = False  # Redshift distributes rows by it
 
 
-class Wanted(NamedTuple):
+class WantedColumn(NamedTuple):
     """A column that rows go into, and what existing rows get in it if it has to be added."""
 
     name: str
@@ -46,14 +46,16 @@ class Wanted(NamedTuple):
     fill: str | None = None
 
 
-def wanted_columns(fields: Sequence[Field], can: Capabilities, newest: Table | None = None) -> list[Wanted]:
+def wanted_columns(
+    fields: Sequence[Field], can: Capabilities, newest: Table | None = None
+) -> list[WantedColumn]:
     """The target's columns for some fields; `newest`: tells what existing rows get in those that have to be added."""
     filled = fills(newest) if newest is not None else {}
-    return [Wanted(f.target, can.type_of(f), filled.get(f.target)) for f in fields if not f.file_only]
+    return [WantedColumn(f.target, can.type_of(f), filled.get(f.target)) for f in fields if not f.file_only]
 
 
 @dataclass(frozen=True)
-class Change:
+class TargetChange:
     """One change that makes the target fit: its statements, in order."""
 
     kind: Literal["create", "rename", "add", "widen"]
@@ -152,10 +154,10 @@ def renamed(
 
 def renamings(
     where: str, found: Sequence[TargetColumn], renames: Sequence[tuple[str, str]]
-) -> tuple[Change, ...]:
+) -> tuple[TargetChange, ...]:
     """Renames for the columns that have a new name by now; `where`: their table, quoted."""
     return tuple(
-        Change(
+        TargetChange(
             "rename",
             (f"ALTER TABLE {where} RENAME COLUMN {quote(column.name)} TO {quote(name)}",),
             column=column.name,
@@ -173,7 +175,7 @@ def adding(where: str, name: str, type_: str) -> str:
 def differences(
     target: str,
     where: str,
-    wanted: Sequence[Wanted],
+    wanted: Sequence[WantedColumn],
     found: Sequence[TargetColumn],
     *,
     renames: Sequence[tuple[str, str]] = (),
@@ -242,14 +244,14 @@ def literal(type_: str, value: str | None) -> str:
 def changes(
     where: str,
     target: str,
-    wanted: Sequence[Wanted],
+    wanted: Sequence[WantedColumn],
     found: Sequence[TargetColumn] | None,
     renames: Sequence[tuple[str, str]] = (),
     known: Mapping[str, str] = MappingProxyType({}),
     *,
     encode: str = "encode({})",
     packed: Mapping[str, str] = MappingProxyType({}),
-) -> tuple[Change, ...]:
+) -> tuple[TargetChange, ...]:
     """The changes after which rows with the wanted columns go into a target whose columns' types can be altered.
 
     `where` and `known`: see `differences`. `encode`: text as bytes; `packed`: how a new table stores some columns.
@@ -263,7 +265,7 @@ def changes(
 
     if found is None:
         columns = ", ".join(f"{quote(w.name)} {w.type}{packed.get(w.name, '')}" for w in wanted)
-        return (Change("create", (f"CREATE TABLE {where} ({columns})",)),)
+        return (TargetChange("create", (f"CREATE TABLE {where} ({columns})",)),)
     made = list(renamings(where, found, renames))
     relax = partial(relaxing, where)
     for d in differences(
@@ -271,21 +273,21 @@ def changes(
     ):
         if d.kind == "widen":
             was = d.was.name if d.was else d.name
-            made.append(Change("widen", (widening(d.name, d.type),), column=was))
+            made.append(TargetChange("widen", (widening(d.name, d.type),), column=was))
         elif d.fill is None:
-            made.append(Change("add", (adding(where, d.name, d.type),)))
+            made.append(TargetChange("add", (adding(where, d.name, d.type),)))
         else:
             # Only existing rows get the default; later rows whose file lacks the column are another matter.
             add = f"{adding(where, d.name, d.type)} DEFAULT {literal(d.type, d.fill)}"
             drop = f"ALTER TABLE {where} ALTER COLUMN {quote(d.name)} DROP DEFAULT"
-            made.append(Change("add", (add, drop)))
+            made.append(TargetChange("add", (add, drop)))
     return tuple(made)
 
 
 def check_strangers(
     target: str,
     found: Sequence[TargetColumn],
-    wanted: Sequence[Wanted],
+    wanted: Sequence[WantedColumn],
     arrived: tuple[Collection[str], Sequence[tuple[str, str]]],
     any_row: Callable[[str], bool],
     *,
@@ -317,7 +319,7 @@ def check_strangers(
         )
 
 
-def _unlike(column: TargetColumn, wanted: Wanted) -> str:
+def _unlike(column: TargetColumn, wanted: WantedColumn) -> str:
     """The condition that a row lacks the value that it should have in a column that was added later."""
     name = quote(column.name)
     if wanted.fill is None:

@@ -171,14 +171,12 @@ class LedgerSql:
         for some in portions(values):
             yield Do(f"INSERT INTO {ledger} VALUES {', '.join(some)}", rows=len(some))
 
-    def insert_holder(self, target: str, holder: TargetFiller) -> Do:
-        """Record whose rows the target holds, and in which epoch."""
-        cells = (target, holder.pipeline, holder.log, holder.table, holder.epoch)
-        return Do(f"INSERT INTO {quote(self.schema, TARGETS)} VALUES {self._row(*cells)}", rows=1)
-
-    def delete_holder(self, target: str) -> Do:
-        """Forget it."""
-        return Do(f'DELETE FROM {quote(self.schema, TARGETS)} WHERE "target" = {self.words.literal(target)}')
+    def set_holder(self, target: str, holder: TargetFiller, before: TargetFiller | None) -> Iterator[Do]:
+        """Record whose rows the target holds, and in which epoch, without an upsert; `before`: who is replaced."""
+        table, cells = quote(self.schema, TARGETS), (target, *vars(holder).values())
+        if before is not None:
+            yield Do(f'DELETE FROM {table} WHERE "target" = {self.words.literal(target)}')
+        yield Do(f"INSERT INTO {table} VALUES {self._row(*cells)}", rows=1)
 
     def upsert(self, name: str, rows: Sequence[Sequence[Cell]], newer: str | None = None) -> str:
         """Insert or replace rows of one of KEYED by target; `newer`: only if they have no lower value there."""

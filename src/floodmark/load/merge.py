@@ -15,7 +15,7 @@ from floodmark.load.files import key_fields
 from floodmark.load.protocol import DELETED_AT, quote
 from floodmark.model.names import OUR_TABLES, OURS
 from floodmark.model.table import Table
-from floodmark.model.types import Field
+from floodmark.model.types import KEY_FIELD, Field
 
 STAGE = f"{OUR_TABLES}stage"
 KEPT = f"{OUR_TABLES}kept"
@@ -57,7 +57,9 @@ class Put:
     filled: bool = False  # whether the target has rows
     side_filled: bool = False
 
-    weight: ClassVar[str]  # the column of the table beside the target that has the weight, or stands for it
+    weight: ClassVar[str] = (
+        KEY_FIELD  # the column of the table beside the target that has the weight, or stands for it
+    )
 
     @property
     def columns(self) -> tuple[Field, ...]:
@@ -94,15 +96,17 @@ class Put:
     @property
     def identity(self) -> list[str]:
         """The columns of both by which a row is found again."""
-        return [field.target for field in self.keys]
+        return [self.weight] if self.weighed else [field.target for field in self.keys]
 
     def equal(self, field: Field, one: str, other: str) -> str:
-        """The condition that two values of a key's column are the same."""
-        return f"{one} = {other}"
+        """The condition that two values of a key's column are the same; NULLs in a key equal each other."""
+        nullable = self.table.column(field.column).nullable
+        return f"{one} {'IS NOT DISTINCT FROM' if nullable else '='} {other}"
 
     def same(self, other: str) -> str:
         """The condition that a staged row and a row of another table agree in `identity`."""
-        return match(self, STAGE, other)
+        pairs = ((quote(STAGE, name), quote(other, name)) for name in self.identity)
+        return " AND ".join(f"{one} IS NOT DISTINCT FROM {other}" for one, other in pairs)
 
     def value(self, field: Field) -> str:
         """A staged value as the target takes it."""

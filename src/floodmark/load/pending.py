@@ -11,11 +11,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 
 from floodmark.load.descriptions import description, descriptions, loaded_as, shaped
 from floodmark.load.protocol import LoadRequest, Numbered, Warehouse
+from floodmark.log.document import accounts_for_older
 from floodmark.log.fold import DataCommit, State
-from floodmark.log.load_status import accounts_for_older
 from floodmark.log.log import Log
 from floodmark.model import log_lines
 from floodmark.model.commit import Commit, WithFiles, by_key, files_of, wide
@@ -26,7 +27,7 @@ from floodmark.model.table import Table
 from floodmark.model.text import counted
 from floodmark.model.times import parse_moment
 
-log = logging.getLogger("floodmark")
+logger = logging.getLogger("floodmark")
 
 # Limits of one transaction, so that progress is visible and a crash costs little.
 MAX_ROWS = 5_000_000
@@ -132,14 +133,8 @@ def created_after(commits: Iterable[Commit], moment: str) -> frozenset[int]:
 
 def first_rows(commits: Sequence[DataCommit], limit: int | None) -> tuple[DataCommit, ...]:
     """Whole commits in order, until `limit` rows are reached."""
-    taken: list[DataCommit] = []
-    rows = 0
-    for commit in commits:
-        if limit is not None and rows >= limit:
-            break
-        taken.append(commit)
-        rows += commit.rows
-    return tuple(taken)
+    before = accumulate((d.rows for d in commits), initial=0)
+    return tuple(d for d, rows in zip(commits, before, strict=False) if limit is None or rows < limit)
 
 
 def lost(state: State, data: Sequence[DataCommit], ledger: Ledger) -> tuple[LedgerRow, ...]:
@@ -327,7 +322,7 @@ def _log_choice(state: State, choice: Choice) -> None:
     if there := [d for d in choice.data if d.n not in loading and not d.superseded]:
         parts.append(f"{said(there)} already in the ledger, or beyond --limit")
     log_lines.tell(
-        log, logging.DEBUG, "decision", "; ".join(parts), table=state.table_name, step="load", files=choice.files
+        logger, logging.DEBUG, "decision", "; ".join(parts), table=state.table_name, step="load", files=choice.files
     )  # fmt: skip
 
 

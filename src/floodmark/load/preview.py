@@ -9,7 +9,7 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 
 from floodmark.config.load import Config, WarehouseSpec
-from floodmark.load.columns import Change
+from floodmark.load.columns import TargetChange
 from floodmark.load.decide import check_elsewhere, check_holder
 from floodmark.load.descriptions import loaded_as, shaped
 from floodmark.load.pending import ledger_for, pending
@@ -30,7 +30,7 @@ PATIENCE = 4.0
 class LoadPreview:
     """The warehouse's answer."""
 
-    changes: tuple[Change, ...] | None = None  # None: the warehouse could not be queried
+    changes: tuple[TargetChange, ...] | None = None  # None: the warehouse could not be queried
     files: int | None = None  # files waiting to load, and their rows
     rows: int | None = None
     refused: FloodmarkError | None = None  # the error, with its hint, if the load would refuse the rows

@@ -25,8 +25,8 @@ from floodmark.store.store import Store
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from floodmark.load.columns import Change
-    from floodmark.load.row_text import TargetSql
+    from floodmark.load.canonical import TargetSql
+    from floodmark.load.columns import TargetChange
 
 LEDGER = "floodmark_ledger"  # one row per loaded commit
 TARGETS = "floodmark_targets"  # one row per target: the log whose rows it holds, and the load epoch
@@ -193,7 +193,7 @@ class Warehouse(Protocol):
         shaped: Table | None = None,
         *,
         first_load: bool = False,
-    ) -> tuple[Change, ...]:
+    ) -> tuple[TargetChange, ...]:
         """The changes that a load of the table as it is now would first make to its target; makes none.
 
         They are in order. `loaded`: the table as the newest loaded files were described; `shaped`: the newest

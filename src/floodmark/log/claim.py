@@ -11,9 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from floodmark.log.activity import at_work
 from floodmark.log.fold import State
-from floodmark.log.lease import Holder, Lease, end_unsaid, holder, this_process
+from floodmark.log.lease import Holder, Lease, at_work, end_unsaid, holder, this_process
 from floodmark.log.log import Log, Taken, draft
 from floodmark.log.status import Killed
 from floodmark.model.commit import Claim, Open

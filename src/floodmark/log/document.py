@@ -1,19 +1,20 @@
 """The watermark as people see it: the state of both stages of a table as the contract's document. Pure.
 
-A document is derived from the log's fold and the ledger, never the other way round.
+A document is derived from the log's fold and the ledger, never the other way round. The ledger's rows are
+condensed first (`LoadStatus`), so that the published copies can say how far the load was while the warehouse
+is unavailable. Only rows of the state's own load epoch count.
 """
 
 from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from floodmark.log.fold import RECENT_FILES, State
-from floodmark.log.load_status import Loaded, Lookup, condense, last_known
-from floodmark.model.ledger import LedgerRow
+from floodmark.log.fold import NO_ROWS, RECENT_FILES, Counted, DataCommit, State, counted, sum_digests, within
+from floodmark.model.ledger import SUMMED_DIGITS, LedgerRow
 from floodmark.model.position import Value
 from floodmark.model.run import Stage
 from floodmark.model.table import Table
@@ -27,7 +28,7 @@ CHECKPOINT_VERSION = 1
 
 
 @dataclass(frozen=True)
-class Failure:
+class StageFailure:
     """Why a stage failed, kept until its next success."""
 
     stage: Stage
@@ -40,8 +41,8 @@ class Checkpoint:
     """Everything a document is derived from; a reader resumes the fold here."""
 
     state: State
-    load: Loaded
-    failures: tuple[Failure, ...] = ()
+    load: LoadStatus
+    failures: tuple[StageFailure, ...] = ()
     version: int = CHECKPOINT_VERSION
 
 
@@ -98,7 +99,7 @@ def observe(
     ledger: Iterable[LedgerRow] | None,
     last: Copy | None = None,
     *,
-    failure: Failure | None = None,
+    failure: StageFailure | None = None,
     succeeded: Collection[Stage] = (),
     lookup: Lookup = lambda numbers: (),
 ) -> Checkpoint:
@@ -114,7 +115,7 @@ def observe(
     return Checkpoint(state, loaded, (*kept, failure) if failure else tuple(kept))
 
 
-def _overcome(failure: Failure, state: State, loaded: Loaded) -> bool:
+def _overcome(failure: StageFailure, state: State, loaded: LoadStatus) -> bool:
     """Whether log and ledger prove a success after the failure, or someone moved the table since."""
     if (state.progress.moved_at or "") > failure.at:
         return True
@@ -220,3 +221,111 @@ def data_position(state: State) -> tuple[str | None, list[Value] | None]:
 def _tells_time(table: Table, cursor: str) -> bool:
     found = [c.data_type for c in table.columns if c.name == cursor]
     return not found or found[0] in TEMPORAL
+
+
+# Fetches data commits from the log by number.
+Lookup = Callable[[Sequence[int]], Iterable[DataCommit]]
+
+
+@dataclass(frozen=True)
+class LoadStatus:
+    """The progress of the load stage over the commits up to number `n`."""
+
+    epoch: int
+    n: int
+    commits: int = 0
+    rows: int = 0
+    files: int = 0
+    live_files: int = 0  # of those, files of commits that are not superseded
+    last: str | None = None
+    missing: tuple[int, ...] = ()  # commits that the state lists and the ledger lacks
+    older: bool = True  # the ledger has every commit that the state holds only as totals
+    as_of: str | None = None  # None: just read; else when the ledger was last read ("": never)
+    of_older: Counted = NO_ROWS  # if the ledger lacks some of those, the rows of the rest
+
+    def counted(self, state: State) -> Counted:
+        """Loaded rows of the state's commits, each counted once, without superseded ones."""
+        older = state.data.older.counted if self.has_older(state) else self.of_older
+        return counted(older, (d for d in state.live if self.has(d.n)))
+
+    def pending(self, state: State) -> bool:
+        """Whether anything is waiting to be loaded."""
+        return not self.has_older(state) or any(not self.has(d.n) for d in state.live)
+
+    def has(self, n: int) -> bool:
+        """Whether a commit that the state lists is loaded."""
+        return n <= self.n and n not in self.missing
+
+    def has_older(self, state: State) -> bool:
+        """Whether every commit that the state holds only as totals is loaded."""
+        if state.data.older.commits == 0:
+            return True
+        upto, since = state.data.older.upto, state.data.superseded
+        return self.older and upto <= self.n and not any(since < m <= upto for m in self.missing)
+
+
+def condense(state: State, ledger: Iterable[LedgerRow], lookup: Lookup = lambda numbers: ()) -> LoadStatus:
+    """Condenses the ledger's rows of this log to what concerns the state.
+
+    If the ledger lacks some of the commits that the state holds only as totals, `lookup` fetches those that
+    it has.
+    """
+    rows = [r for r in ledger if r.epoch == state.load_epoch]
+    known = {(r.n, r.digest) for r in rows if not r.summed}
+    numbers = {r.n for r in rows if not r.summed}
+    missing = {d.n for d in state.data.commits if (d.n, d.digest) not in known}
+    missing.update(
+        f.n for f in state.data.recent_files if f.n <= state.data.older.upto and f.n not in numbers
+    )
+    whole = accounts_for_older(state, rows)
+    of_older = NO_ROWS
+    if not whole:
+        some = sorted(r.n for r in _inside(state, rows) if not r.summed)
+        of_older = counted(of_older, (d for d in lookup(some) if (d.n, d.digest) in known))
+    return LoadStatus(
+        epoch=state.load_epoch,
+        n=state.n,
+        commits=sum(r.commits for r in rows),
+        rows=sum(r.rows for r in rows),
+        files=sum(r.files for r in rows),
+        live_files=sum(r.files for r in rows if r.n > state.data.superseded),
+        last=max((r.loaded_at for r in rows), default=None),
+        missing=tuple(sorted(missing)),
+        older=whole,
+        of_older=of_older,
+    )
+
+
+def _inside(state: State, ledger: Iterable[LedgerRow]) -> list[LedgerRow]:
+    """The ledger's rows for the commits that the state holds only as totals."""
+    return [
+        r
+        for r in ledger
+        if r.epoch == state.load_epoch
+        and state.data.superseded < r.n <= state.data.older.upto
+        and not within(state.data.dropped, r.n)
+    ]
+
+
+def accounts_for_older(state: State, ledger: Iterable[LedgerRow]) -> bool:
+    """Whether the ledger has exactly the commits that the state holds only as totals."""
+    older = state.data.older
+    if older.commits == 0:
+        return True
+    inside = _inside(state, ledger)
+    # Summed ledger rows keep only the last digits of their digests' sum. The last digits of a sum depend only
+    # on the last digits of its terms, and together with the number of commits they are as good as the whole.
+    end = -SUMMED_DIGITS if any(r.summed for r in inside) else 0
+    try:
+        check = sum_digests(r.digest for r in inside)
+    except ValueError:  # somebody has written something else there
+        return False
+    return sum(r.commits for r in inside) == older.commits and check[end:] == older.check[end:]
+
+
+def last_known(state: State, last: LoadStatus | None, read_at: str | None) -> LoadStatus:
+    """The load stage as last known, for when the ledger can't be read."""
+    if last is None or last.epoch != state.load_epoch:
+        # Not read since this epoch began: nothing is known to be loaded.
+        return LoadStatus(state.load_epoch, -1, older=False, as_of=read_at or "")
+    return replace(last, as_of=last.as_of if last.as_of is not None else read_at or "")

@@ -2,18 +2,19 @@
 
 The fold also validates: a commit that breaks the chain, or whose run did not hold the newest claim, raises
 DataError. Folding newer commits onto a checkpoint gives exactly the fold of the whole log. A state does not
-grow with the log: old data commits are reduced to totals, old file names dropped.
+grow with the log: old data commits are reduced to totals, old file names dropped, commits that were cleaned
+are kept as spans (first and last number; the spans of a set are sorted and never adjoin).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from bisect import bisect_left, bisect_right
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, NamedTuple
 
 from pydantic import Field
 
-from floodmark.log.spans import merged, within
 from floodmark.model.commit import (
     Batch,
     Claim,
@@ -577,3 +578,33 @@ def _reset(state: State, commit: Reset) -> State:
         totals=Totals(),
         data=data,
     )
+
+
+def merged(spans: Iterable[Span]) -> tuple[Span, ...]:
+    """The set of all numbers in the spans."""
+    found: list[Span] = []
+    for first, last in sorted(spans):
+        if found and first <= found[-1][1] + 1:
+            found[-1] = (found[-1][0], max(found[-1][1], last))
+        else:
+            found.append((first, last))
+    return tuple(found)
+
+
+def within(spans: Sequence[Span], n: int) -> bool:
+    """Whether a number is in the set."""
+    i = bisect_right(spans, (n, float("inf"))) - 1
+    return i >= 0 and spans[i][1] >= n
+
+
+def around(chosen: Collection[int], kept: Iterable[int], last: int) -> tuple[Span, ...]:
+    """The chosen numbers in as few spans as possible: each extends to the nearest kept numbers on both sides.
+
+    So claims between two commits don't split a span. No span goes beyond `last`.
+    """
+    found: list[Span] = []
+    barriers = sorted({-1, *kept, last + 1})
+    for n in chosen:
+        i = bisect_left(barriers, n)
+        found.append((barriers[i - 1] + 1, min(barriers[i] - 1, last)))
+    return merged(found)

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from floodmark.log.claim import Changed, Claimed, claim, decide_and_claim
+from floodmark.log.copies import Publisher
 from floodmark.log.fold import State
 from floodmark.log.lease import Lease, holder
 from floodmark.log.log import K, Log, draft
-from floodmark.log.publish import Watermark
 from floodmark.log.status import Killed
 from floodmark.model.commit import Commit
 from floodmark.model.errors import ConflictError
@@ -26,7 +26,7 @@ class HeldTable:
     def __init__(self, store: Store, name: str, run: str) -> None:
         self.log = Log(store, name)
         self.run = run
-        self.watermark = Watermark(store, name, run, log=self.log)
+        self.watermark = Publisher(store, name, run, log=self.log)
         self.state = State(name)
         self.known = False  # whether the state has been read from the store
         self.lease: Lease | None = None
@@ -89,7 +89,7 @@ class HeldTable:
         before = self.state.digest
         self.read()
         if self.state.digest != before:  # changed by others: our view of the copies is out of date
-            self.watermark = Watermark(self.log.store, self.log.table_name, self.run, log=self.log)
+            self.watermark = Publisher(self.log.store, self.log.table_name, self.run, log=self.log)
         held = holder(self.log.store, self.log.table_name, self.state.claim)
         return held is None or not held.alive or held.run == self.run
 

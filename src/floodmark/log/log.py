@@ -17,16 +17,14 @@ from uuid import uuid4
 
 from floodmark.host.retry import Retries
 from floodmark.host.temp import scratched
-from floodmark.log import published_copies as copies
-from floodmark.log.copies_to import PIPELINE, check_owner, maybe_lost, unanswered
-from floodmark.log.document import Copy, commit_numbers, commit_path
-from floodmark.log.fold import Damaged, DataCommit, NothingLeft, State, data_commit, fold
+from floodmark.log import copies
+from floodmark.log.copies import PIPELINE, check_owner, maybe_lost, unanswered
+from floodmark.log.document import Copy, accounts_for_older, commit_numbers, commit_path
+from floodmark.log.fold import Damaged, DataCommit, NothingLeft, State, data_commit, fold, within
 from floodmark.log.lease import lease_path
-from floodmark.log.load_status import accounts_for_older
-from floodmark.log.recovery.recover import put_back, recover
-from floodmark.log.spans import within
+from floodmark.log.recovery import put_back, recover
 from floodmark.model.commit import Claim, Commit, Open, files_of, read_commit
-from floodmark.model.errors import ConfigError, ConflictError, FloodmarkError, TransientError
+from floodmark.model.errors import ConfigError, ConflictError, DataError, FloodmarkError, TransientError
 from floodmark.model.json import digest, dump
 from floodmark.model.ledger import LedgerRow
 from floodmark.model.run import Finding
@@ -115,16 +113,23 @@ class Log:
         """The table's current state, recovered if necessary; n = -1 if the table has no log.
 
         That it has none may be `old` seconds old: as if it had been read then, before another run opened the log.
+        So a run with many new tables lists the store's folders once for all of them.
         Raises Damaged if the log can't be read completely and no copy fills the gap, and NothingLeft if there
         are data files but neither a log nor a copy: a table never silently starts over.
         """
-        published = copies.primary(self.store, self.table_name, old)
+        if old:
+            with suppress(DataError):
+                state = Log(self.store.recently(old), self.table_name, repairs=False).read()
+                if state.n < 0:
+                    self.seen = (None,)
+                    return state
+        published = copies.primary(self.store, self.table_name)
         self.seen = None
         self.own.clear()  # a read must see what is actually in the store
         if isinstance(published.found, Copy) and self.confirms(published.found.checkpoint.state):
             self.seen = (published.found,)
             return self.fold_on(published.found.checkpoint.state)
-        state = recover(self, published, old)
+        state = recover(self, published)
         if state.n < 0 and published.data is None:
             self.seen = (None,)
         return state

@@ -10,22 +10,158 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import Field
 
-from floodmark.log.document import Failure, log
-from floodmark.log.outcomes import Scrub, TableOutcome, run_at
-from floodmark.model.column_changes import ColumnChange
-from floodmark.model.errors import FloodmarkError
+from floodmark.log.document import StageFailure, log
+from floodmark.model.errors import FloodmarkError, exit_code
 from floodmark.model.json import Seconds, dump, load
+from floodmark.model.lineage import ColumnChange
 from floodmark.model.position import Value
 from floodmark.model.run import Counts, Lag, TableReport
 from floodmark.model.secrets import masked
 from floodmark.model.times import stamp
 from floodmark.store.store import Store, encode
+
+Scrub = Callable[[str], str]
+MOST_TEXT = 2000  # characters of a message
+MOST_NOTES = 50
+NO_LAG = Lag()
+
+
+@dataclass(frozen=True)
+class ErrorText:
+    """Why something failed, and what to do."""
+
+    message: str
+    code: int = 1
+    hint: str | None = None
+
+
+@dataclass(frozen=True)
+class FindingText:
+    """A finding of a run, as far as it is shown."""
+
+    kind: str
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class TableOutcome(Counts):
+    """One table's part of one run. There are many: a week of runs has them for every table."""
+
+    table: str = ""
+    run: str = ""
+    at: str = ""  # when the run began; as the last work in a status, when it ended
+    exit_code: int | None = 0  # None: it was killed
+    seconds: Seconds = 0.0
+    stage_seconds: dict[str, Seconds] = field(default_factory=dict)
+    lag_before: Lag | None = None
+    lag_after: Lag | None = None
+    strategy: str | None = None
+    error: ErrorText | None = None
+    notes: tuple[str, ...] = ()
+    findings: tuple[FindingText, ...] = ()
+
+    @classmethod
+    def of(cls, report: TableReport, run: str, at: str) -> TableOutcome:
+        """A run's numbers, without its texts."""
+        stages = {stage: round(seconds, 3) for stage, seconds in report.stage_seconds.items()}
+        return cls(report.table, run, at, report.exit_code, round(report.seconds, 3), stages).plus(report)
+
+    @property
+    def ok(self) -> bool:
+        return self.exit_code == 0
+
+    @property
+    def lag(self) -> Lag:
+        """How far the table was behind when the run ended, or else when it began."""
+        return self.lag_after or self.lag_before or NO_LAG
+
+    @property
+    def behind(self) -> float | None:
+        """The largest lag of the table that the run knows of, in seconds or ids."""
+        before = self.lag_before or NO_LAG
+        values = (before.seconds, before.ids, self.lag.seconds, self.lag.ids)
+        return next((value for value in values if value is not None), None)
+
+    @property
+    def idle(self) -> bool:
+        return self.ok and not (
+            self.rows_extracted or self.rows_reread or self.rows_loaded or self.rows_deleted
+        )
+
+    def masked(self, scrub: Scrub) -> TableOutcome:
+        """The same without secrets, and with the first notes and findings only."""
+        if not (self.error or self.notes or self.findings):
+            return self
+        return replace(
+            self,
+            error=masked(self.error, scrub, MOST_TEXT),
+            notes=masked(self.notes[:MOST_NOTES], scrub, MOST_TEXT),
+            findings=masked(self.findings[:MOST_NOTES], scrub, MOST_TEXT),
+        )
+
+
+@dataclass(frozen=True)
+class RunOutcome:
+    """One run, from its report; a killed run, from what it left behind."""
+
+    run: str
+    ok: bool = False
+    seconds: Seconds = 0.0
+    tables: tuple[TableOutcome, ...] = ()
+    error: ErrorText | None = None  # why the run failed as a whole
+
+    def __post_init__(self) -> None:
+        at = self.at
+        for one in self.tables:  # a report, from which they were just made, names the run once
+            object.__setattr__(one, "run", self.run)
+            object.__setattr__(one, "at", at)
+
+    @property
+    def at(self) -> str:
+        """When it began."""
+        return run_at(self.run)
+
+    @property
+    def exit_code(self) -> int | None:
+        """None: it was killed."""
+        if self.error is not None:
+            return self.error.code
+        codes = [table.exit_code for table in self.tables]
+        return None if None in codes else exit_code([code or 0 for code in codes])
+
+    @property
+    def why(self) -> str | None:
+        """Why it failed: as a whole, or the first table that failed as the run did."""
+        if self.error is not None or self.ok:
+            return self.error.message if self.error else None
+        code = self.exit_code
+        return next((t.error.message for t in self.tables if t.error and t.exit_code == code), None)
+
+
+def parse_run(data: bytes | None, scrub: Scrub) -> RunOutcome | None:
+    """The run's report in these bytes, without secrets; None if they hold anything else."""
+    try:
+        found = load(RunOutcome, data or b"")
+    except ValueError:
+        return None
+    tables = tuple(one.masked(scrub) for one in found.tables)
+    return replace(found, tables=tables, error=masked(found.error, scrub, MOST_TEXT))
+
+
+def run_at(run: str) -> str:
+    """When a run began, from its name, `20250819_153000_ab12`; empty when that is not one."""
+    try:
+        begun = datetime.strptime(run[:15], "%Y%m%d_%H%M%S").replace(tzinfo=UTC)
+    except ValueError:
+        return ""
+    return begun.strftime("%Y-%m-%dT%H:%M:%SZ")
+
 
 T = TypeVar("T")
 
@@ -34,8 +170,6 @@ LIVE = "status/live/"
 DAYS = "status/days/"
 DOCTOR = "status/doctor.json"
 NEW_TABLES = "status/new_tables.json"
-# How old the answer may be that there is nothing of an earlier version.
-EARLIER_SECONDS = 60.0
 # How often a write is tried again because another writer came first.
 ATTEMPTS = 5
 MOST_KILLED = 5
@@ -237,11 +371,8 @@ def month_path(table_name: str, month: str) -> str:
     return f"{DAYS}{month}/{encode(table_name)}.json"
 
 
-def add_days(store: Store, table_name: str, days: Iterable[Day], old: float = 0.0) -> None:
-    """Adds days to their months; a day that can't be written is lost, and stops nothing.
-
-    That there is no object for a month may be `old` seconds old.
-    """
+def add_days(store: Store, table_name: str, days: Iterable[Day]) -> None:
+    """Adds days to their months; a day that can't be written is lost, and stops nothing."""
     months: dict[str, list[Day]] = {}
     for day in days:
         months.setdefault(day.day[:7].replace("-", ""), []).append(day)
@@ -250,7 +381,7 @@ def add_days(store: Store, table_name: str, days: Iterable[Day], old: float = 0.
         def added(before: Month | None, more: list[Day] = more) -> Month:
             return Month(table_name, merged((*(before.days if before else ()), *more)))
 
-        update(store, month_path(table_name, month), Month, added, "the daily totals", old)
+        update(store, month_path(table_name, month), Month, added, "the daily totals")
 
 
 # ---------------------------------------------------------------- how a table is
@@ -263,7 +394,7 @@ class TableStatus:
     table_name: str
     run: str = ""  # the last one
     last_check_time: str | None = None  # when a sync last looked at the source, changes or not; None: never
-    failure: Failure | None = None  # of a table without a log; else the published copies have it
+    failure: StageFailure | None = None  # of a table without a log; else the published copies have it
     at: str | None = None  # when the last run ended; None: written by an earlier version
     exit_code: int | None = None
     error: str | None = None  # why it failed
@@ -288,7 +419,7 @@ class TableStatus:
         now: str,
         *,
         looked: str | None = None,
-        failure: Failure | None = None,
+        failure: StageFailure | None = None,
         killed: Killed | None = None,
     ) -> tuple[TableStatus, tuple[Day, ...]]:
         """The status after a run, and the days to add to their months.
@@ -365,8 +496,7 @@ def status_path(table_name: str) -> str:
 
 def read_status(store: Store, table_name: str) -> TableStatus | None:
     """The table's status; None if it is missing or unreadable."""
-    found = parse(TableStatus, store.get(status_path(table_name)), table_name)
-    return found or _earlier(store, table_name)[0]
+    return parse(TableStatus, store.get(status_path(table_name)), table_name)
 
 
 def write_run(
@@ -375,14 +505,10 @@ def write_run(
     run: str,
     *,
     looked: str | None = None,
-    failure: Failure | None = None,
+    failure: StageFailure | None = None,
     killed: Killed | None = None,
-    old: float = 0.0,
 ) -> None:
-    """Adds a run to the table's status and to its days; failing to read or write them stops nothing.
-
-    That there is no status yet may be `old` seconds old.
-    """
+    """Adds a run to the table's status and to its days; failing to read or write them stops nothing."""
     now, days = stamp(), list[Day]()
 
     def change(status: TableStatus) -> TableStatus:
@@ -391,49 +517,18 @@ def write_run(
         after, days[:] = status.after_run(report, run, now, looked=looked, failure=failure, killed=killed)
         return after
 
-    if _update_status(store, report.table, change, old):
-        add_days(store, report.table, days, old)
+    if _update_status(store, report.table, change):
+        add_days(store, report.table, days)
 
 
-def _update_status(
-    store: Store, table_name: str, change: Callable[[TableStatus], TableStatus], old: float = 0.0
-) -> bool:
-    """Changes a table's status; what an earlier version has left of it is replaced."""
-    replaced: list[str] = []
+def _update_status(store: Store, table_name: str, change: Callable[[TableStatus], TableStatus]) -> bool:
+    """Changes a table's status."""
 
     def after(status: TableStatus | None) -> TableStatus:
-        if status is None or status.table_name != table_name:
-            status, replaced[:] = _earlier(store, table_name)
-        return change(status or TableStatus(table_name))
+        ours = status is not None and status.table_name == table_name
+        return change(status if status is not None and ours else TableStatus(table_name))
 
-    done = update(store, status_path(table_name), TableStatus, after, "the status", old)
-    if done and replaced:
-        with suppress(FloodmarkError):
-            store.delete(replaced)
-    return done
-
-
-def _earlier(store: Store, table_name: str) -> tuple[TableStatus | None, list[str]]:
-    """The status as version 0.1.0 has left it, in two objects, and their paths."""
-    paths = {kind: f"status/{kind}/{encode(table_name)}.json" for kind in earlier_kinds(store)}
-    objects = {kind: store.get(path) for kind, path in paths.items()}
-    status = joined(
-        table_name,
-        parse(TableStatus, objects.get("checks"), table_name),
-        parse(LastVerify, objects.get("verify"), table_name),
-    )
-    return status, [paths[kind] for kind, data in objects.items() if data is not None]
-
-
-def earlier_kinds(store: Store) -> list[str]:
-    """The folders below `status/` that version 0.1.0 has left: a status was a check and a verify."""
-    folders = store.folders_of("status/", old=EARLIER_SECONDS)[0]
-    return [kind for kind in ("checks", "verify") if kind in folders]
-
-
-def joined(table_name: str, check: TableStatus | None, verify: LastVerify | None) -> TableStatus | None:
-    """The status that version 0.1.0 kept in two objects."""
-    return check if verify is None else replace(check or TableStatus(table_name), verify=verify)
+    return update(store, status_path(table_name), TableStatus, after, "the status")
 
 
 # ---------------------------------------------------------------- reading and writing
@@ -474,7 +569,6 @@ def update(
     kind: type[T],
     change: Callable[[T | None], T | None],
     what: str,
-    old: float = 0.0,
 ) -> bool:
     """Reads a status object, changes it and writes it back, again if another writer came first; whether that succeeded.
 
@@ -482,12 +576,12 @@ def update(
     """
     try:
         for _ in range(ATTEMPTS):
-            data, tag = store.tagged(path, old)
+            data, tag = store.tagged(path)
             before = parse(kind, data)
             after = change(before)
             if after is None or after == before or store.swap(path, dump(after), tag):
                 return True
-            old = 0.0
+            store = store.recently(0.0)
         log.info("%s could not be written to %s: others keep writing it", what, path)
     except FloodmarkError as error:
         log.info("%s could not be written to %s: %s", what, path, error.message)

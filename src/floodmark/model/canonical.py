@@ -2,15 +2,15 @@
 
 Either both sides hand out their rows as Arrow columns, which are hashed as they are (`row_hash`); or each prints
 a row as the same text and hashes it in place, and only counts, sums and hashes cross the network. A form says
-how a column is printed, so that MySQL, DuckDB and Redshift agree byte for byte; `mysql/canonical.py` and
-`warehouse/canonical.py` render it in their SQL.
+how a column is printed, and a `Dialect` how one server prints it, so that MySQL, DuckDB and Redshift agree byte
+for byte; `source/canonical.py` and `load/canonical.py` write the queries.
 """
 
 from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from dataclasses import field as a_field
 from decimal import Decimal
@@ -46,6 +46,7 @@ GROUP = 48_000
 # piece are compared only by their number.
 PIECE = 32_000
 MOST_PIECES = 8
+FLAT = 16  # texts joined without parentheses
 
 # A key as both servers print it.
 Printed = tuple[str | None, ...]
@@ -132,6 +133,50 @@ def groups(chosen: Sequence[Form]) -> tuple[tuple[Form, ...], ...]:
     return tuple(tuple(group) for group in made)
 
 
+def concatenated(texts: Sequence[str], between: str) -> str:
+    """The texts with another between them, as a balanced tree: warehouses limit how deep an expression may nest."""
+    glue = f" || '{between}' || " if between else " || "
+    if len(texts) <= FLAT:
+        return glue.join(texts)
+    halves = (texts[: len(texts) // 2], texts[len(texts) // 2 :])
+    return glue.join(f"({concatenated(half, between)})" for half in halves)
+
+
+@dataclass(frozen=True)
+class Dialect:
+    """How one server prints values and hashes rows, in its SQL; `{}` stands for a value or a text."""
+
+    prints: Mapping[str, str]  # values of each kind as text, if not as they are
+    sized: str  # a text behind its length in bytes and a colon
+    size: str  # a binary value's length in bytes, as text
+    cut: str  # so many of its bytes, from a place on
+    hash: str  # of a text, or of bytes where the server can
+    number: str  # the first 60 bits of a hash, as a number
+    # Texts, none of which is NULL, with a text between them.
+    joined: Callable[[Sequence[str], str], str] = concatenated
+    bare: bool = False  # whether DECIMAL(n,n) prints 0.5 as .5
+
+    def printed(self, form: Form, value: str) -> str:
+        """The value as its canonical text; NULL stays NULL."""
+        match form.print:
+            case "text digest" | "bytes digest":
+                return self.hash.format(value)
+            case "pieces":
+                cuts = (self.cut.format(value, i * PIECE + 1, PIECE) for i in range(form.pieces))
+                hashed = [self.hash.format(self.prints["bytes"].format(cut)) for cut in cuts]
+                return self.joined([self.size.format(value), *hashed], "")
+        return self.prints.get(form.print, "{}").format(value)
+
+    def element(self, form: Form, printed: str) -> str:
+        """A printed value as part of the row's text: NULL differs from every value, and no text ends its part early."""
+        return f"COALESCE({self.sized.format(printed) if form.print == 'text' else printed}, 'N')"
+
+    def hashed(self, chosen: Sequence[Form], element: Callable[[Form], str]) -> str:
+        """The hash of the columns' text; if one text can't hold them all, the hash of its parts' hashes."""
+        made = [self.hash.format(self.joined([element(f) for f in group], ",")) for group in groups(chosen)]
+        return made[0] if len(made) == 1 else self.hash.format(self.joined(made, ""))
+
+
 # ---------------------------------------------------------------- key ranges and their digests
 
 
@@ -155,24 +200,6 @@ class Digest:
 
     def __add__(self, other: Digest) -> Digest:
         return Digest(self.rows + other.rows, (self.sum + other.sum) % _MODULUS)
-
-
-@dataclass(frozen=True)
-class Part:
-    """A range of the source's rows, as seen at one point in time."""
-
-    span: Span
-    digest: Digest
-    # Hashed keys of rows after the watermark, as far as they are listed.
-    beyond: tuple[str, ...] = ()
-    left_out: int = 0  # how many rows are after the watermark
-    sample: tuple[Printed, ...] = ()  # printed keys of some of the rows
-    sketch: tuple[bytes, ...] = a_field(default=(), repr=False)  # `row_sketch`; empty: none was made
-
-    @property
-    def crowded(self) -> bool:
-        """Whether more rows are after the watermark than are listed."""
-        return self.left_out > len(self.beyond)
 
 
 # Loose rows have no place in the change order, and are compared as well: every sync reads them.
@@ -238,7 +265,9 @@ def key_of(scope: Scope, printed: Sequence[str | None]) -> Key:
 
 
 def printed(one: Form, values: Any) -> list[str | None]:
-    """A key column's values as the servers print them."""
+    """A key column's values as the servers print them, if these are not the texts already."""
+    if pa.types.is_string(values.type):
+        return list(values.to_pylist())
     match one.print:
         case "day":
             _finite(one, values.cast(pa.int32()), 2**31 - 1)

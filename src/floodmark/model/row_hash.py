@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import secrets
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute
 
 from floodmark.model.canonical import Digest
 
@@ -25,8 +24,6 @@ try:
     compiled = row_hash_fast
 except ImportError:
     compiled = None
-
-pc: Any = pyarrow.compute
 
 WIDTH = 16  # bytes of a hash
 HASH = pa.binary(WIDTH)
@@ -97,6 +94,10 @@ class Sums:
         """The digest of each part."""
         return [Digest(rows, low | high << 64) for rows, low, high in _SUM.iter_unpack(self._sums)]
 
+    def by_group(self, digits: int) -> Iterator[tuple[str, Digest]]:
+        """The digests of groups that have rows, by the first digits of their hashed keys."""
+        return ((f"{n:0{digits}x}", digest) for n, digest in enumerate(self.digests()) if digest.rows)
+
 
 def raw_bytes(hashed: Any) -> memoryview:
     """The hashes, one after the other."""
@@ -104,41 +105,15 @@ def raw_bytes(hashed: Any) -> memoryview:
     return memoryview(hashed.buffers()[1])[first : first + len(hashed) * WIDTH]
 
 
+def words(hashed: Any) -> Any:
+    """The two words of each hash, as numpy's integers."""
+    return np.frombuffer(raw_bytes(hashed), np.uint64).reshape(-1, 2)
+
+
 def groups(hashed: Any, digits: int) -> Any:
     """The number in the first hexadecimal digits of each hash, as numpy's integers."""
     first = np.frombuffer(raw_bytes(hashed), ">u4")[::4]
     return (first >> np.uint32(32 - 4 * digits)).astype(np.int32)
-
-
-def among(hashed: Any, some: Any) -> Any:
-    """Which of the hashes are among some others, as a mask."""
-    return pc.is_in(hashed, value_set=some)
-
-
-class Lookup:
-    """Tells which hashes are among some, as `among` does, but sorts those only once."""
-
-    def __init__(self, some: Any) -> None:
-        # numpy pads its bytes with zeros, which makes no difference if all have one length.
-        self._some = np.sort(np.frombuffer(raw_bytes(some), f"S{WIDTH}"))
-        self._first = np.sort(np.frombuffer(raw_bytes(some), np.uint64)[::2])
-
-    def among(self, hashed: Any) -> Any:
-        """Which of the hashes are among them, as a mask."""
-        if not len(self._some):
-            return pa.array(np.zeros(len(hashed), bool))
-        # By half of each hash first: integers compare much faster, and few others remain.
-        found = _found(self._first, np.frombuffer(raw_bytes(hashed), np.uint64)[::2])
-        [maybe] = found.nonzero()
-        found[maybe] = _found(self._some, np.frombuffer(raw_bytes(hashed), f"S{WIDTH}")[maybe])
-        return pa.array(found)
-
-
-def _found(some: Any, values: Any) -> Any:
-    """Which values are among some that are sorted."""
-    places = np.searchsorted(some, values)
-    places[places == len(some)] = 0
-    return some[places] == values
 
 
 def from_hex(texts: Sequence[str]) -> Any:

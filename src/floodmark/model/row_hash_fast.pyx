@@ -243,29 +243,26 @@ cdef inline bint _text(Sip* s, const Column* column, int64_t at, uint64_t* words
 
 def add(hashed, parts, sums):
     """Adds each row's hash to its part's sum, 24 bytes: count, sum modulo 2**128; `parts`: int32 each, or None for 0."""
-    cdef Py_buffer rows, numbers, into
+    cdef Py_buffer[3] held
+    cdef int count = 0
     cdef bint good
-    PyObject_GetBuffer(hashed, &rows, PyBUF_SIMPLE)
     try:
-        PyObject_GetBuffer(sums, &into, PyBUF_WRITABLE)
-        try:
-            PyObject_GetBuffer(hashed if parts is None else parts, &numbers, PyBUF_SIMPLE)
-            try:
-                if rows.len % 16 or into.len < 24 or (parts is not None and numbers.len != rows.len // 4):
-                    raise ValueError("a hash has 16 bytes, a sum 24, and a part 4")
-                with nogil:
-                    good = _added(
-                        <uint64_t*>rows.buf, NULL if parts is None else <int32_t*>numbers.buf,
-                        rows.len // 16, <uint64_t*>into.buf, into.len // 24,
-                    )
-                if not good:
-                    raise ValueError("a part that has no sum")
-            finally:
-                PyBuffer_Release(&numbers)
-        finally:
-            PyBuffer_Release(&into)
+        for of in (hashed, hashed if parts is None else parts, sums):
+            PyObject_GetBuffer(of, &held[count], PyBUF_WRITABLE if count == 2 else PyBUF_SIMPLE)
+            count += 1
+        if held[0].len % 16 or held[2].len < 24 or (parts is not None and held[1].len != held[0].len // 4):
+            raise ValueError("a hash has 16 bytes, a sum 24, and a part 4")
+        with nogil:
+            good = _added(
+                <uint64_t*>held[0].buf, NULL if parts is None else <int32_t*>held[1].buf,
+                held[0].len // 16, <uint64_t*>held[2].buf, held[2].len // 24,
+            )
+        if not good:
+            raise ValueError("a part that has no sum")
     finally:
-        PyBuffer_Release(&rows)
+        while count:
+            count -= 1
+            PyBuffer_Release(&held[count])
 
 
 cdef bint _added(

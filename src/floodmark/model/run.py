@@ -14,7 +14,7 @@ from floodmark.model.times import compact, parse_time
 from floodmark.model.typed import Result, plain
 
 if TYPE_CHECKING:  # the command line imports this module before it needs the model
-    from floodmark.model.column_changes import ColumnChange
+    from floodmark.model.lineage import ColumnChange
     from floodmark.model.results import PlanResult, Watermark
     from floodmark.model.table import Table
 

@@ -24,7 +24,7 @@ from floodmark.source import ranges as edges
 from floodmark.source import time_zones
 from floodmark.source.session import Session
 
-log = logging.getLogger("floodmark")
+logger = logging.getLogger("floodmark")
 
 CONNECT_SECONDS = 1
 STATEMENT_SECONDS = 2
@@ -56,7 +56,7 @@ def lags(config: Config, states: Mapping[str, State], patience: float = PATIENCE
                     except (FloodmarkError, ValueError):
                         continue  # a missing or slow table does not hide the others
         except Exception as error:
-            log.debug("the lag is unknown: %s", error, extra={"step": "lag"})
+            logger.debug("the lag is unknown: %s", error, extra={"step": "lag"})
 
     thread = threading.Thread(target=ask, name="lag", daemon=True)
     thread.start()

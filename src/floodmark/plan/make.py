@@ -12,7 +12,7 @@ from secrets import token_hex
 
 from floodmark.log.fold import State
 from floodmark.log.log import Log
-from floodmark.log.system import Start
+from floodmark.log.pipeline import Start
 from floodmark.model import log_lines
 from floodmark.model import zones as clock
 from floodmark.model.errors import ConfigError, DataError
@@ -49,7 +49,7 @@ from floodmark.source.errors import as_discovered
 from floodmark.source.identity import source_id
 from floodmark.source.session import Session
 
-log = logging.getLogger("floodmark")
+logger = logging.getLogger("floodmark")
 
 
 @as_discovered()
@@ -136,7 +136,7 @@ def _log_bound(table: Table, settled: Settled) -> None:
     said = f"settled up to {log_lines.place(settled.high, 'no row')}; the newest row is {newest}"
     if settled.held:
         said += f"; held back by the {'; '.join(settled.held)}"
-    log_lines.tell(log, logging.DEBUG, "decision", said, table=table.name, step="plan", high=settled.high)
+    log_lines.tell(logger, logging.DEBUG, "decision", said, table=table.name, step="plan", high=settled.high)
 
 
 def _said_start(begin: Start, low: Position | None, before: int | None) -> str:

@@ -11,9 +11,17 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from floodmark.model.definitions import one_collation, rewritten
 from floodmark.model.errors import ConfigError, DataError, FloodmarkError
-from floodmark.model.lineage import Known, current, happened, parts_to_reread, same_where, with_lineage
+from floodmark.model.lineage import (
+    Known,
+    current,
+    happened,
+    one_collation,
+    parts_to_reread,
+    rewritten,
+    same_where,
+    with_lineage,
+)
 from floodmark.model.table import Column, Table
 from floodmark.model.types import comparison
 

@@ -16,11 +16,12 @@ from floodmark.config.load import TableOptions
 from floodmark.log.fold import State
 from floodmark.log.log import Log
 from floodmark.log.stretches import Gap, lowest, stretches
-from floodmark.model.column_changes import ColumnChange, column_changes
 from floodmark.model.errors import ConfigError, DataError
 from floodmark.model.lineage import (
+    ColumnChange,
     Known,
     came_back,
+    column_changes,
     current,
     dropped_since,
     happened,

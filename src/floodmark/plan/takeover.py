@@ -24,7 +24,7 @@ import pyarrow.parquet as pq
 from floodmark.config.load import TableOptions
 from floodmark.host.temp import scratched
 from floodmark.log.fold import State
-from floodmark.log.system import Start
+from floodmark.log.pipeline import Start
 from floodmark.model.errors import DataError
 from floodmark.model.position import Position
 from floodmark.model.table import Table
@@ -95,11 +95,11 @@ def paths(name: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys([*(f"watermark/tables/{f}.json" for f in folded), f"watermarks/{name}.json"]))
 
 
-def find(store: Store, name: str, old: float = 0.0) -> tuple[list[OlderState], list[str]]:
+def find(store: Store, name: str) -> tuple[list[OlderState], list[str]]:
     """The table's watermarks in the older layouts, and notes on other tables' found in their place."""
     found, notes = [], []
     for path in paths(name):
-        data = store.get_recent(path, old)
+        data = store.get(path)
         if data is None:
             continue
         one = _parsed_state(path, data)
@@ -162,14 +162,9 @@ def _parsed_state(path: str, data: bytes) -> OlderState | None:
     )
 
 
-def takeover(
-    session: Session, store: Store, table: Table, options: TableOptions, start: Start, old: float = 0.0
-) -> Takeover:
-    """Where a table without state resumes; no position if the older tool didn't know the table.
-
-    That it has left no watermark may be `old` seconds old.
-    """
-    found, notes = find(store, table.name, old)
+def takeover(session: Session, store: Store, table: Table, options: TableOptions, start: Start) -> Takeover:
+    """Where a table without state resumes; no position if the older tool didn't know the table."""
+    found, notes = find(store, table.name)
     if not found:
         return Takeover(None, tuple(notes))
     # Of two, take the one further behind: rows that are read twice are merged.

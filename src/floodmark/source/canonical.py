@@ -9,43 +9,56 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from floodmark.model.canonical import DIGITS, PIECE, Form, Scope, Span, groups
+from floodmark.model.canonical import DIGITS, Dialect, Form, Scope, Span
 from floodmark.model.position import Key, Position
 from floodmark.model.table import Table
 from floodmark.model.times import TEMPORAL
 from floodmark.model.types import member_text, quote
 from floodmark.source import sql
 
-_HASH = f"LEFT(SHA2({{}}, 256), {DIGITS})"  # MD5 is no longer built in since MySQL 9.6
-# 60 bits of a hash. MySQL evaluates an expression once per occurrence, so we make do with one number.
-_NUMBER = "CAST(CONV(LEFT({}, 15), 16, 10) AS UNSIGNED)"
 _MOMENT = "DATE_FORMAT({}, '%Y-%m-%d %H:%i:%s.%f')"
+MYSQL = Dialect(
+    prints={
+        # The eight bytes themselves: a point's WKB is its two numbers.
+        "float": "HEX(SUBSTR(ST_AsWKB(POINT({}, 0)), 6, 8))",
+        "day": "CAST({} AS CHAR)",
+        "moment": _MOMENT,
+        "instant": _MOMENT,
+        "bytes": "HEX({})",
+    },
+    sized="CONCAT(LENGTH({0}), ':', {0})",
+    size="LENGTH({})",
+    cut="SUBSTR({}, {}, {})",
+    hash=f"LEFT(SHA2({{}}, 256), {DIGITS})",  # MD5 is no longer built in since MySQL 9.6
+    # MySQL evaluates an expression once per occurrence, so we make do with one number.
+    number="CAST(CONV(LEFT({}, 15), 16, 10) AS UNSIGNED)",
+    joined=lambda texts, between: (
+        f"CONCAT_WS('{between}', {', '.join(texts)})" if between else f"CONCAT({', '.join(texts)})"
+    ),
+)
 _UTF8 = ("utf8mb4", "utf8mb3", "utf8", "ascii")
 _PLAIN_TEXT = {"time", "uuid", "inet4", "inet6", "json", "decimal"}
 
 
 def printed(form: Form, table: Table) -> str:
-    """The value as its canonical text; NULL stays NULL."""
+    """The value as its canonical text, as the policies leave it; NULL stays NULL."""
+    text = MYSQL.printed(form, _value(form, table))
+    if form.print in ("day", "moment", "instant") and form.policy and table.recipe.zero_dates != "error":
+        return f"IF({_impossible(quote(form.column.name))}, NULL, {text})"
+    return text
+
+
+def _value(form: Form, table: Table) -> str:
     field, name, kind = form.field, quote(form.column.name), form.column.data_type
     match form.print:
         case "number" | "decimal" | "flag":
             return _number(form)
-        case "float":
-            # The eight bytes themselves: a point's WKB is its two numbers.
-            return f"HEX(SUBSTR(ST_AsWKB(POINT({name}, 0)), 6, 8))"
-        case "day":
-            return _possible(form, table, f"CAST({name} AS CHAR)")
-        case "moment" | "instant":
-            return _possible(form, table, _MOMENT.format(name))
-        case "bytes":
-            return f"HEX({field.select})"
-        case "bytes digest":
-            return _HASH.format(field.select)
+        case "float" | "day" | "moment" | "instant":
+            return name
+        case "bytes" | "bytes digest":
+            return field.select
         case "pieces":
-            value = _within(form, table, field.select)
-            cuts = (f"HEX(SUBSTR({value}, {i * PIECE + 1}, {PIECE}))" for i in range(form.pieces))
-            hashed = [_HASH.format(cut) for cut in cuts]
-            return f"CONCAT(LENGTH({value}), {', '.join(hashed)})"
+            return _within(form, table, field.select)
     if field.raw:
         return f"IF({_impossible(name)}, CAST({name} AS CHAR), NULL)"
     text = f"CAST({name} AS CHAR)" if kind in _PLAIN_TEXT else f"CONVERT({name} USING utf8mb4)"
@@ -56,7 +69,7 @@ def printed(form: Form, table: Table) -> str:
     # A function over long text may return NULL with only a warning. Bytes that are UTF-8 already need no
     # function.
     value = name if form.column.charset in _UTF8 and kind not in _PLAIN_TEXT else text
-    return _HASH.format(_without_nul(form, table, _within(form, table, value)))
+    return _without_nul(form, table, _within(form, table, value))
 
 
 def _number(form: Form) -> str:
@@ -67,12 +80,6 @@ def _number(form: Form) -> str:
         return f"({name} | 0)"
     # Adding 0 prints a number without leading zeros.
     return f"({name} + 0)" if "zerofill" in column.type or column.data_type == "year" else name
-
-
-def _possible(form: Form, table: Table, text: str) -> str:
-    if not form.policy or table.recipe.zero_dates == "error":
-        return text
-    return f"IF({_impossible(quote(form.column.name))}, NULL, {text})"
 
 
 def _impossible(name: str) -> str:
@@ -112,24 +119,16 @@ def _without_nul(form: Form, table: Table, value: str) -> str:
 
 
 def element(form: Form, table: Table) -> str:
-    """The value as part of the row's text: NULL differs from every value, and no text ends its part early."""
-    value = printed(form, table)
-    if form.print == "text":
-        return f"IFNULL(CONCAT(LENGTH({value}), ':', {value}), 'N')"
-    return f"IFNULL({value}, 'N')"
+    """The value as part of the row's text."""
+    return MYSQL.element(form, printed(form, table))
 
 
 def key_hash(scope: Scope) -> str:
-    return _HASH.format(_joined(scope.keys, scope.table))
+    return MYSQL.hashed(scope.keys, lambda form: element(form, scope.table))
 
 
 def row_hash(scope: Scope) -> str:
-    hashed = [_HASH.format(_joined(group, scope.table)) for group in groups(scope.forms)]
-    return hashed[0] if len(hashed) == 1 else _HASH.format(f"CONCAT({', '.join(hashed)})")
-
-
-def _joined(chosen: Sequence[Form], table: Table) -> str:
-    return f"CONCAT_WS(',', {', '.join(element(form, table) for form in chosen)})"
+    return MYSQL.hashed(scope.forms, lambda form: element(form, scope.table))
 
 
 # ---------------------------------------------------------------- queries
@@ -175,18 +174,17 @@ def _conditions(scope: Scope, span: Span, also: Sequence[str]) -> str:
 
 
 def digest(scope: Scope, span: Span, digits: int = 0) -> str:
-    """Count and sum of a range's rows; with `digits`, per group by the first digits of the keys' hashes."""
-    number = f"SUM({_NUMBER.format(row_hash(scope))})"
+    """Number, count and sum of a range's rows, by the first digits of their keys' hashes; if it has no rows, nothing."""
+    part = f"LEFT({key_hash(scope)}, {digits})" if digits else "''"
+    number = MYSQL.number.format(row_hash(scope))
     rows = _from(scope, span, _inside(scope))
-    if not digits:
-        return f"SELECT COUNT(*), {number} {rows}"
-    return f"SELECT LEFT({key_hash(scope)}, {digits}) AS part, COUNT(*), {number} {rows} GROUP BY part"
+    return f"SELECT {part} AS part, COUNT(*), SUM({number}) {rows} GROUP BY part"
 
 
-def beyond(scope: Scope, span: Span, most: int | None, *, fetched: bool = False) -> str | None:
+def beyond(scope: Scope, span: Span, most: int | None) -> str | None:
     """The hashed keys of a range's left-out rows, or their count if `most` is None; None if there can't be any.
 
-    `fetched`: the columns of their keys instead, for workers that hash them.
+    Workers that hash rows get the columns of the keys instead.
     """
     condition = _beyond(scope)
     if condition is None or not scope.table.key:
@@ -194,7 +192,7 @@ def beyond(scope: Scope, span: Span, most: int | None, *, fetched: bool = False)
     rows = f"FROM {sql.source(scope.table)}{_conditions(scope, span, [condition])}"
     if most is None:
         return f"SELECT COUNT(*) {rows}"
-    return f"SELECT {_selected(scope.keys) if fetched else key_hash(scope)} {rows} LIMIT {int(most)}"
+    return f"SELECT {key_hash(scope) if scope.hash_key is None else _selected(scope.keys)} {rows} LIMIT {int(most)}"
 
 
 def fetched(scope: Scope, span: Span) -> str:

@@ -19,10 +19,11 @@ import time
 import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from importlib import import_module
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Generic, Protocol, TypeVar, cast
 
 from floodmark.config.load import SourceSpec, Ssh, StoreSpec, Tls
@@ -92,12 +93,8 @@ class Piece(Generic[R]):
     reports: Address | None = None
 
 
-@dataclass(frozen=True)
-class SentFile:
-    """One file from the driver's machine; its contents are never shown."""
-
-    path: Path
-    data: bytes = field(repr=False)
+# Files of the driver's machine, with their contents.
+Files = Mapping[Path, bytes]
 
 
 def task(pieces: Sequence[Piece[R]], local: bool) -> Callable[[Iterable[int]], list[R | FloodmarkError]]:
@@ -113,7 +110,7 @@ def task(pieces: Sequence[Piece[R]], local: bool) -> Callable[[Iterable[int]], l
 
 
 def attempts(
-    pieces: Sequence[Piece[R]], files: tuple[SentFile, ...] = (), patience: float = PATIENCE
+    pieces: Sequence[Piece[R]], files: Files = MappingProxyType({}), patience: float = PATIENCE
 ) -> list[R | FloodmarkError]:
     """Runs jobs one after another: each one's result or error, as far as they had a turn."""
     freeze_imports()
@@ -133,7 +130,7 @@ def attempts(
 
 def attempt(
     job: Job[R],
-    files: tuple[SentFile, ...] = (),
+    files: Files = MappingProxyType({}),
     told: Callable[[int], None] = lambda rows: None,
     relay: Relay | None = None,
 ) -> R | FloodmarkError:
@@ -210,24 +207,24 @@ def _fetched(place: tuple[str, str]) -> object:
 # ---------------------------------------------------------------- files, on other machines
 
 
-def files_to_send(source: SourceSpec) -> tuple[SentFile, ...]:
+def files_to_send(source: SourceSpec) -> Files:
     """The files that the source's settings name, with their contents; raises ConfigError."""
     blocks = [vars(block) for block in (source.tls, source.ssh) if block is not None]
-    found = []
+    found: dict[Path, bytes] = {}
     for path in (value for block in blocks for value in block.values() if isinstance(value, Path)):
         try:
-            found.append(SentFile(path, path.read_bytes()))
+            found[path] = path.read_bytes()
         except OSError as error:
             raise ConfigError(
                 f"{path} can't be read: {error.strerror}", hint="check the files in source.tls and source.ssh"
             ) from error
-    return tuple(found)
+    return found
 
 
-def at_hand(source: SourceSpec, files: tuple[SentFile, ...]) -> SourceSpec:
+def at_hand(source: SourceSpec, files: Files) -> SourceSpec:
     """The source's settings for this machine: if it lacks a file, the one that was sent takes its place."""
     here = {
-        file.path: _in_memory(file.data, os.getpid()) for file in files if not os.access(file.path, os.R_OK)
+        path: _in_memory(data, os.getpid()) for path, data in files.items() if not os.access(path, os.R_OK)
     }
     return replace(source, tls=_with(source.tls, here), ssh=_with(source.ssh, here)) if here else source
 

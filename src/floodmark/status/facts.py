@@ -17,26 +17,25 @@ from functools import partial
 from typing import Generic, TypeVar
 from urllib.parse import unquote
 
+from floodmark.log.copies import glance
 from floodmark.log.document import observe
 from floodmark.log.lease import LeaseNote, lives
 from floodmark.log.log import Log
-from floodmark.log.outcomes import RunOutcome, Scrub, parse_run
-from floodmark.log.publish import glance
-from floodmark.log.recovery.recover import RECORDS, Recovery
+from floodmark.log.recovery import RECORDS, Recovery
 from floodmark.log.status import (
     DAYS,
     LIVE,
     TABLES,
     Day,
     Killed,
-    LastVerify,
     Live,
     Month,
+    RunOutcome,
+    Scrub,
     TableStatus,
-    earlier_kinds,
-    joined,
     merged,
     parse,
+    parse_run,
 )
 from floodmark.model.errors import DataError, FloodmarkError
 from floodmark.model.times import compact
@@ -132,11 +131,9 @@ class StoreFacts:
         self._interrupted: dict[str, tuple[LeaseNote, Mark | None]] = {}  # of dead runs
         self._scrub = scrub
         self._statuses = Kept(TABLES, self._status)
-        self._checks = Kept("status/checks/", lambda name, data: parse(TableStatus, data, name))
-        self._verifies = Kept("status/verify/", lambda name, data: parse(LastVerify, data, name))
         self._leases = Kept(LEASES, lambda name, data: parse(LeaseNote, data, name))
         self._live = Kept(LIVE, lambda name, data: parse(Live, data, name))
-        self._current = [self._marks.look, self._look_at_statuses, self._leases.look, self._live.look]
+        self._current = [self._marks.look, self._statuses.look, self._leases.look, self._live.look]
         self._recoveries = Kept(RECORDS, lambda name, data: parse(Recovery, data))
         self._runs = KeptRuns(RUNS, lambda name, data: parse_run(data, scrub))
         self._months: dict[str, Kept[Month]] = {}
@@ -184,24 +181,8 @@ class StoreFacts:
             self._look(*self._current)
             return self._known()
 
-    def _look_at_statuses(self, store: Store, pool: ThreadPoolExecutor) -> None:
-        """Also at those that version 0.1.0 has left, until the next run of each table replaces them."""
-        self._statuses.look(store, pool)
-        kinds = earlier_kinds(store)
-        for kind, kept in (("checks", self._checks), ("verify", self._verifies)):
-            if kind in kinds or kept.known:
-                kept.look(store, pool)
-
-    def _known_statuses(self) -> dict[str, TableStatus | None]:
-        checks, verifies = self._checks.items(), self._verifies.items()
-        found: dict[str, TableStatus | None] = {}
-        for name in {*checks, *verifies}:
-            status = joined(name, checks.get(name), verifies.get(name))
-            found[name] = status.masked(self._scrub) if status else None
-        return {**found, **self._statuses.items()}
-
     def _known(self) -> tuple[TableFacts, ...]:
-        marks, statuses = self._marks.items(), self._known_statuses()
+        marks, statuses = self._marks.items(), self._statuses.items()
         leases, live = self._leases.items(), self._live.items()
         found = []
         dead = self._dead_leases()

@@ -14,8 +14,7 @@ from typing import Any, Literal
 from floodmark.config.load import Config
 from floodmark.log.document import Checkpoint, document
 from floodmark.log.lease import LeaseNote
-from floodmark.log.outcomes import Scrub
-from floodmark.log.status import Live, TableStatus
+from floodmark.log.status import Live, Scrub, TableStatus
 from floodmark.model.run import Lag
 from floodmark.model.secrets import masked
 from floodmark.model.text import clock, count, counted, duration

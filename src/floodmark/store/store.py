@@ -11,50 +11,27 @@ import os
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from copy import copy
 from dataclasses import replace
-from datetime import timedelta
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TypeVar
 from uuid import uuid4
-
-import obstore
-from obstore.exceptions import AlreadyExistsError, BaseError, PreconditionError
-from obstore.store import S3Store
 
 from floodmark.config.load import StoreSpec
 from floodmark.host.threads import RecentAnswers
-from floodmark.model.errors import DataError, NoAnswer
+from floodmark.model.errors import DataError
 from floodmark.store import folder
-from floodmark.store.credentials import signing_keys
 from floodmark.store.folder import NO_DOCUMENT, PARTS, Folder, Object
 from floodmark.store.overlay import Objects, Overlay
 from floodmark.store.places import Place
-from floodmark.store.s3_errors import Answer, absent, translate
-
-if TYPE_CHECKING:
-    from obstore import GetOptions
-    from obstore.store import ClientConfig, RetryConfig
+from floodmark.store.s3 import Bucket
 
 A = TypeVar("A")
 R = TypeVar("R")
 
 __all__ = ["MOST_COMMIT", "MOST_COPY", "NO_DOCUMENT", "Object", "Store", "encode"]
 
-# An unreachable endpoint fails within about ten seconds, a silent one within twenty.
-_CLIENT: ClientConfig = {
-    "allow_http": True,
-    "connect_timeout": timedelta(seconds=3),
-    "read_timeout": timedelta(seconds=20),
-    "timeout": timedelta(minutes=15),
-}
-_RETRY: RetryConfig = {
-    "max_retries": 10,
-    "retry_timeout": timedelta(seconds=8),
-    "backoff": {"init_backoff": timedelta(milliseconds=100), "max_backoff": timedelta(seconds=2), "base": 2},
-}
-_PART_BYTES = 8 << 20
 # Requests at a time for callers that have several.
 _AT_ONCE = 16
 # A folder with more objects than this takes more than one request to list.
@@ -92,9 +69,19 @@ class Store:
 
     def __init__(self, spec: StoreSpec) -> None:
         self.spec = spec
-        self._at: Objects = _Bucket(spec) if spec.url.startswith("s3://") else Folder(Path(spec.url))
+        self._at: Objects = Bucket(spec) if spec.url.startswith("s3://") else Folder(Path(spec.url))
         self._recent = RecentAnswers()
+        self._age = 0.0  # see `recently`
         self.places = tuple(Place(Store(each.store), each.log) for each in spec.copies_to)
+
+    def recently(self, seconds: float) -> Store:
+        """The same store, where that something doesn't exist may be so many seconds old.
+
+        For several callers with paths in one folder, which has no subfolders: they share a list of it.
+        """
+        view = copy(self)
+        view._age = seconds
+        return view
 
     def after_losing(self, lost: Callable[[str], bool], places: Sequence[int] = ()) -> Store:
         """The store as it would be without the `lost` objects, and with only these of its additional places.
@@ -119,15 +106,15 @@ class Store:
         An object with more than `most` bytes (default: the limit for its kind) is not read; the result is
         NO_DOCUMENT.
         """
-        return self._at.get(_checked(path), _most(path) if most is None else most)
+        return (
+            None
+            if self._lacked(path)
+            else self._at.get(_checked(path), _most(path) if most is None else most)
+        )
 
-    def get_recent(self, path: str, old: float) -> bytes | None:
-        """The whole object; that it doesn't exist may be `old` seconds old (see `lacked`)."""
-        return None if self.lacked(path, old) else self.get(path)
-
-    def tagged(self, path: str, old: float = 0.0) -> tuple[bytes | None, str | None]:
-        """The whole object and its tag for `swap`; that it doesn't exist may be `old` seconds old (see `lacked`)."""
-        return (None, None) if self.lacked(path, old) else self._at.tagged(_checked(path), _most(path))
+    def tagged(self, path: str) -> tuple[bytes | None, str | None]:
+        """The whole object and its tag for `swap`."""
+        return (None, None) if self._lacked(path) else self._at.tagged(_checked(path), _most(path))
 
     def swap(self, path: str, data: bytes, tag: str | None) -> bool:
         """Replaces the object that has this tag, or creates it (None); False: someone else has written it since."""
@@ -153,6 +140,8 @@ class Store:
         parent = prefix[: prefix.rfind("/") + 1]
         if parent:
             _checked(parent[:-1])
+        if self._lacked(prefix):
+            return
         after = start_after or ""
         found = self._at.list(parent, after, prefix)
         chosen = [item for item in found if item.path.startswith(prefix) and item.path > after]
@@ -162,25 +151,22 @@ class Store:
         """The names of the immediate subfolders (of `commits/`, say), sorted; cheap however full they are."""
         return self.folders_of(prefix)[0]
 
-    def folders_of(self, *prefixes: str, old: float = 0.0) -> tuple[tuple[str, ...], ...]:
-        """The same for several folders, listed one after the other, or as they were at most `old` seconds ago."""
+    def folders_of(self, *prefixes: str) -> tuple[tuple[str, ...], ...]:
+        """The same for several folders, listed one after the other."""
         for prefix in prefixes:
             _checked(prefix.removesuffix("/"))
 
         def names() -> tuple[tuple[str, ...], ...]:
             return tuple(tuple(sorted(self._at.folders(prefix))) for prefix in prefixes)
 
-        return self._recent.ask(prefixes, old, names)
+        return self._recent.ask(prefixes, self._age, names)
 
-    def lacked(self, start: str, old: float) -> bool:
-        """Whether, at most `old` seconds ago, no object's path began like this; False if that is not known.
-
-        For several callers with paths in one folder, which has no subfolders: they share a list of it.
-        """
-        if old <= 0:
+    def _lacked(self, start: str) -> bool:
+        """Whether a recent list says that no object's path begins like this; False if there is none."""
+        if self._age <= 0 or start.endswith("/"):
             return False
         folder = _checked(start).rpartition("/")[0] + "/"
-        paths = self._recent.ask(folder, old, lambda: _paths(self._at, folder))
+        paths = self._recent.ask(folder, self._age, lambda: _paths(self._at, folder))
         if paths is None:
             return False
         at = bisect_left(paths, start)
@@ -210,7 +196,7 @@ class Store:
 
     def versioned(self, path: str) -> bool:
         """Whether the bucket keeps deleted objects as old versions, judged by one of its objects."""
-        return self._at.versioned(_checked(path)) if isinstance(self._at, _Bucket) else False
+        return self._at.versioned(_checked(path)) if isinstance(self._at, Bucket) else False
 
     def uri(self, path: str) -> str:
         """The object's full address, `s3://…` or `file:///…`."""
@@ -261,160 +247,3 @@ def _checked(path: str) -> str:
         # Such a path can only come from a document that someone else has written.
         raise DataError(f"{path[:200]!r} is not the path of an object below the store's prefix")
     return path
-
-
-class _Bucket:
-    """The objects below one prefix of an S3 bucket."""
-
-    def __init__(self, spec: StoreSpec) -> None:
-        self.bucket, _, prefix = spec.url.removeprefix("s3://").partition("/")
-        self.prefix = prefix.strip("/")
-        self._server = spec.endpoint or "S3"
-        self._seen = spec.endpoint is None  # AWS itself refuses a write to a bucket that doesn't exist
-        settings: dict[str, Any] = {}
-        if spec.region:
-            settings["region"] = spec.region
-        if spec.endpoint:
-            # Both, explicitly: the environment's AWS_ENDPOINT_URL_S3 would override `endpoint`.
-            endpoint = spec.endpoint.rstrip("/")
-            settings |= {
-                "endpoint": endpoint,
-                "aws_endpoint_url_s3": endpoint,
-                "virtual_hosted_style_request": False,
-            }
-        keys = signing_keys(spec)
-        if keys is not None:
-            # Not as settings: a session token in the environment would be combined with them.
-            settings |= {"credential_provider": keys, "skip_signature": False}
-        with self._errors("open"):
-            self._store = S3Store(
-                self.bucket,
-                prefix=self.prefix or None,
-                client_options=_CLIENT,
-                retry_config=_RETRY,
-                **settings,
-            )
-
-    def get(self, path: str, most: int) -> bytes | None:
-        return self.tagged(path, most)[0]
-
-    def tagged(self, path: str, most: int) -> tuple[bytes | None, str | None]:
-        with self._errors("read"):
-            answer = self._answer(path)
-            self._seen = True
-            if answer is None:
-                return None, None
-            data = NO_DOCUMENT if answer.meta["size"] > most else answer.bytes().to_bytes()
-            return data, answer.meta["e_tag"]
-
-    def uri(self, path: str) -> str:
-        return "/".join(part for part in (f"s3://{self.bucket}", self.prefix, path) if part)
-
-    def end(self, path: str, size: int) -> tuple[int, bytes, str | None] | None:
-        with self._errors("read"):
-            answer = self._answer(path, {"range": {"suffix": size}})
-            return (
-                None
-                if answer is None
-                else (answer.meta["size"], answer.bytes().to_bytes(), answer.meta["e_tag"])
-            )
-
-    def create(self, path: str, data: bytes) -> bool:
-        self._must_exist()
-        with self._errors("write", unsure=True):
-            try:
-                obstore.put(self._store, path, data, mode="create")
-            except AlreadyExistsError as error:
-                # 409 doesn't mean "exists" but "another write is under way, try again"; the client conflates
-                # the two.
-                if Answer(error).status == 409:
-                    raise NoAnswer(
-                        f"{self._server} was busy with another write of {path}", hint="run again"
-                    ) from None
-                return False
-            return True
-
-    def put(self, path: str, data: bytes | bytearray | memoryview | Path) -> str | None:
-        self._must_exist()
-        body = data if isinstance(data, Path | bytes) else memoryview(data).cast("B")
-        with self._errors("write"):
-            return obstore.put(self._store, path, body, chunk_size=_PART_BYTES, max_concurrency=4)["e_tag"]
-
-    def swap(self, path: str, data: bytes, tag: str) -> bool:
-        with self._errors("write"):
-            try:
-                obstore.put(self._store, path, data, mode={"e_tag": tag})
-            except BaseError as error:
-                if Answer(error).status == 501:  # a server without conditional writes
-                    obstore.put(self._store, path, data)
-                elif isinstance(error, PreconditionError) or Answer(error).status in (409, 412):
-                    return False
-                else:
-                    raise
-            return True
-
-    def list(self, parent: str, after: str, prefix: str) -> Iterator[Object]:
-        with self._errors("list"):
-            pages = obstore.list(self._store, parent or None, offset=after or None, chunk_size=1000)
-            for page in pages:
-                for item in page:
-                    yield Object(item["path"], item["size"], item["last_modified"], item["e_tag"])
-                # Without subfolders all servers sort alike, so everything that follows is beyond the prefix,
-                # too.
-                if after and page and page[-1]["path"] > prefix and not page[-1]["path"].startswith(prefix):
-                    break
-        self._seen = True
-
-    def folders(self, prefix: str) -> Iterator[str]:
-        with self._errors("list"):
-            found = obstore.list_with_delimiter(self._store, prefix)["common_prefixes"]
-        self._seen = True
-        yield from (path.rstrip("/").rpartition("/")[2] for path in found)
-
-    def delete(self, paths: Sequence[str]) -> None:
-        self._must_exist()
-        with self._errors("delete from"):
-            try:
-                obstore.delete(self._store, paths)
-            except FileNotFoundError as error:
-                if not absent(error):
-                    raise
-
-    def versioned(self, path: str) -> bool:
-        with self._errors("read"):
-            try:
-                return obstore.head(self._store, path)["version"] not in (None, "null")
-            except FileNotFoundError:  # a HEAD request has no body that would say more
-                return False
-
-    def stream(self, path: str) -> Iterator[bytes] | None:
-        with self._errors("read"):
-            answer = self._answer(path)
-            return None if answer is None else self._chunks(answer)
-
-    def _answer(self, path: str, options: GetOptions | None = None) -> obstore.GetResult | None:
-        """The server's answer; None if it says that there is no such object."""
-        try:
-            return obstore.get(self._store, path, options=options)
-        except FileNotFoundError as error:
-            if absent(error):
-                return None
-            raise
-
-    def _chunks(self, answer: obstore.GetResult) -> Iterator[bytes]:
-        with self._errors("read"):
-            for chunk in answer.stream(min_chunk_size=_PART_BYTES):
-                yield bytes(chunk)
-
-    def _must_exist(self) -> None:
-        """Checks before the first write that the bucket exists: some servers silently create one."""
-        if not self._seen:
-            self.get("pipeline.json", MOST_COPY)
-
-    @contextmanager
-    def _errors(self, verb: str, unsure: bool = False) -> Iterator[None]:
-        try:
-            yield
-        except (BaseError, FileNotFoundError, ValueError) as error:
-            # Without the cause: its text may quote a session token from the request.
-            raise translate(Answer(error), verb, self._server, self.bucket, unsure) from None

@@ -36,7 +36,8 @@ from floodmark.source import ranges as edges
 from floodmark.source.describe import cascades, touched
 from floodmark.source.identity import source_id
 from floodmark.source.ranges import absent_keys, key_weights
-from floodmark.verify.compare import Differences, compare, described
+from floodmark.verify.compare import compare, described
+from floodmark.verify.lookup import Differences
 
 # Most keys that one task reads; a small number is spread over several tasks.
 KEYS_PER_SLICE = 20_000

@@ -211,7 +211,7 @@ def _slices(run: TableRun, plan: TablePlan, one: Pass) -> Iterator[SliceResult]:
             with run.work.turns.stepping_aside():
                 results = iter(list(submitted))
         for result in results:
-            _took(run, plan, result)
+            _note_slice(run, plan, result)
             yield result
 
 
@@ -222,16 +222,16 @@ def _snapshot(run: TableRun, plan: TablePlan, one: Pass) -> list[SliceResult]:
     for _ in range(SHARED):
         for piece in one.slices:
             run.account(events.SliceBegan(run.name, piece))
-        read = read_shared(run.services, made, _underway(run))
-        if read.results is not None or read.obstacle != "lost":
+        results, obstacle = read_shared(run.services, made, _underway(run))
+        if results is not None or obstacle != "lost":
             break
-    if read.obstacle is not None:
-        run.account.note(sentence(Note("one_connection", obstacle=read.obstacle)))
-    if read.results is None:
+    if obstacle is not None:
+        run.account.note(sentence(Note("one_connection", obstacle=obstacle)))
+    if results is None:
         return list(_slices(run, plan, replace(one, slices=whole(plan.window))))
-    for result in read.results:
-        _took(run, plan, result)
-    return list(read.results)
+    for result in results:
+        _note_slice(run, plan, result)
+    return list(results)
 
 
 def _underway(run: TableRun) -> Callable[[int], None]:
@@ -240,7 +240,7 @@ def _underway(run: TableRun) -> Callable[[int], None]:
     return lambda rows: account(events.Underway(name, "extract", rows))
 
 
-def _took(run: TableRun, plan: TablePlan, result: SliceResult) -> None:
+def _note_slice(run: TableRun, plan: TablePlan, result: SliceResult) -> None:
     """A slice has been read, of the source that was planned for."""
     run.services.sources.check(run.name, result.source)
     if STATEMENTS.isEnabledFor(logging.DEBUG):

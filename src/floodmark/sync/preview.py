@@ -13,8 +13,7 @@ from floodmark.config.load import Config, TableOptions, WarehouseSpec
 from floodmark.load.preview import LoadPreview, look_briefly
 from floodmark.log.fold import State, restarted_by
 from floodmark.log.log import Log
-from floodmark.log.pipeline import StorePipeline
-from floodmark.log.system import Start, Starts
+from floodmark.log.pipeline import Start, Starts, StorePipeline
 from floodmark.model import results
 from floodmark.model.errors import ConfigError, FloodmarkError, Interrupted, exit_code
 from floodmark.model.notes import sentence
@@ -234,7 +233,7 @@ def preview(
     if state.position is None:
         start = starts.of(table.name)
         if request.since is None and legacy.untouched(state):
-            taken = legacy.takeover(source.session, log.store, table, options, start, old)
+            taken = legacy.takeover(source.session, log.store.recently(old), table, options, start)
             state = taken.applied(state)
     made = survey(source.of(state=state), found, request, log, start)
     return Preview(made, state, config.warehouse, request, options.exclude, start, taken)

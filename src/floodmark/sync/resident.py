@@ -30,7 +30,7 @@ from floodmark.model.times import stamp
 from floodmark.spark.context import WarmSpark
 from floodmark.sync.run import Reported, sync
 
-log = logging.getLogger("floodmark")
+logger = logging.getLogger("floodmark")
 
 # Seconds before the first retry of a failure that may be temporary; doubles each time, up to the interval.
 BACKOFF = 1.0
@@ -182,7 +182,7 @@ def _cycle(once: Callable[[str], SyncReport], emit: Emit, number: int, run: str)
     except FloodmarkError as failed:
         error = failed
     except Exception as unforeseen:
-        log.debug("unexpected", exc_info=True, extra={"run": run})
+        logger.debug("unexpected", exc_info=True, extra={"run": run})
         error = bug(unforeseen)
         emit(RunEnded("", None, error))
     return Cycle(number, run, at, time.monotonic() - began, report, error)

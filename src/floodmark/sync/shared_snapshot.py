@@ -29,7 +29,7 @@ from floodmark.source.session import Session
 from floodmark.spark.context import Spark
 from floodmark.spark.meeting import Meeting, MeetingOver, Member
 
-log = logging.getLogger("floodmark")
+logger = logging.getLogger("floodmark")
 
 # Connections of the driver's own while snapshots are opened.
 OWN = 2
@@ -63,24 +63,18 @@ class MeetingOutcome:
     ended: threading.Event = field(default_factory=threading.Event)  # nobody waits for the tasks any more
 
 
-@dataclass(frozen=True)
-class Read:
-    """What was read, if everything was, and what prevented reading it over several connections."""
-
-    results: tuple[SliceResult, ...] | None
-    obstacle: Obstacle | None = None
-
-
-def read_shared(services: Services, jobs: Sequence[SliceJob], underway: Callable[[int], None]) -> Read:
+def read_shared(
+    services: Services, jobs: Sequence[SliceJob], underway: Callable[[int], None]
+) -> tuple[tuple[SliceResult, ...] | None, Obstacle | None]:
     """Reads all slices of a snapshot with several connections at one moment, or with one if that can't be proven.
 
-    Without results, a task was lost or there is only room for one, and nothing of what was written counts. Raises
+    Returns what was read, if everything was, and what prevented reading it over several connections. Without results, a task was lost or there is only room for one, and nothing of what was written counts. Raises
     errors that reading with one connection would meet as well.
     """
     table, spark = jobs[0].table, services.spark()
     wanted = min(len(jobs), spark.tasks_at_once(services.config.source.max_connections - OWN))
     if wanted < 2:
-        return Read(None)
+        return None, None
     with _turn(services, table.name):
         with services.session("snapshot") as session:
             mariadb = services.looks(session).trust(session).sight.mariadb
@@ -91,17 +85,17 @@ def read_shared(services: Services, jobs: Sequence[SliceJob], underway: Callable
     if lost is not None:
         if not starts_over(lost, services.interrupted, spark.alive):
             raise lost
-        log.info("a shared snapshot starts over: %s", lost.message, extra={"table": table.name})
-        return Read(None, "lost")
+        logger.info("a shared snapshot starts over: %s", lost.message, extra={"table": table.name})
+        return None, "lost"
     results = gathered(outcome, shares, len(jobs))
     if results is None:
-        return Read(None, "lost")
+        return None, "lost"
     said = f"the snapshot was read with {outcome.connections} connections, after {outcome.attempts} attempts at one moment"
     log_lines.tell(
-        log, logging.DEBUG, "decision", said, table=table.name, step="extract",
+        logger, logging.DEBUG, "decision", said, table=table.name, step="extract",
         connections=outcome.connections, attempts=outcome.attempts,
     )  # fmt: skip
-    return Read(results, outcome.obstacle)
+    return results, outcome.obstacle
 
 
 @contextmanager

@@ -14,8 +14,7 @@ from typing import TypeVar
 from floodmark.config.load import TableOptions
 from floodmark.log.fold import State
 from floodmark.log.held import HeldTable
-from floodmark.log.pipeline import StorePipeline
-from floodmark.log.system import Starts
+from floodmark.log.pipeline import Starts, StorePipeline
 from floodmark.model.errors import FloodmarkError, Interrupted
 from floodmark.model.events import Account
 from floodmark.model.ledger import Ledger

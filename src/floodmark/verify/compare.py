@@ -1,52 +1,50 @@
 """Compares source and warehouse by key: which rows are missing, extra or different. Read-only.
 
-Only what was promised is compared: rows that match `where`, after the start and up to the watermark. Those
-after it are left out on both sides by their keys; whether a row exists is judged by its key alone. Rows without
-a place in the change order are compared too: a change since the last sync can't be told from an error there, and
-is reported as what it may be. Nothing is reported until both sides have been queried a second time.
+Only what was promised is compared (`scope`). Of rows without a place in the change order, a change since the last
+sync can't be told from an error, and is reported as what it may be. Nothing is reported until both sides have been
+queried a second time.
+
+The target of a snapshot is also compared with what the snapshot held. A warehouse that hands out its rows has them
+hashed here, with the key of the digest in the snapshot's commit. Any other hashes them itself, and the same hash of the
+snapshot is computed from its files, as long as they are staged.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Literal
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 from floodmark.host.retry import Retries
+from floodmark.host.temp import scratched
+from floodmark.load import canonical
+from floodmark.load.files import fetch
 from floodmark.load.pending import ledger_for, pending
+from floodmark.load.protocol import HandsOutRows
 from floodmark.log.fold import State
 from floodmark.log.lease import holder
 from floodmark.log.log import Log
-from floodmark.log.stretches import stretches
-from floodmark.log.system import Starts
-from floodmark.model.canonical import Printed, Scope, forms
-from floodmark.model.commit import Batch
-from floodmark.model.errors import ConfigError, ConflictError, DataError
+from floodmark.model.canonical import Digest, Printed, Scope, Span, forms
+from floodmark.model.commit import Batch, DataFile
+from floodmark.model.errors import ConflictError, DataError
 from floodmark.model.events import Noted, StageEnded
-from floodmark.model.position import Position, Value
-from floodmark.model.table import Column, Table
-from floodmark.model.text import counted, place
+from floodmark.model.position import Position
+from floodmark.model.row_hash import compiled
+from floodmark.model.table import Table
+from floodmark.model.text import counted
 from floodmark.model.times import sortable
-from floodmark.model.types import fields
 from floodmark.plan.bound import Reading
-from floodmark.plan.decide import start_position
-from floodmark.plan.make import before_start
 from floodmark.plan.origin import check_caught_up
-from floodmark.plan.overlap import future
-from floodmark.plan.reread import check as check_recipe
-from floodmark.plan.reread import check_dropped, vanished
 from floodmark.plan.wait import Source
 from floodmark.services import Services
 from floodmark.source.describe import discover
 from floodmark.source.errors import as_discovered
 from floodmark.source.identity import source_id
-from floodmark.source.ranges import nth
 from floodmark.source.session import Session
-from floodmark.verify.lookup import AT_ONCE, LookedUp, look_up
+from floodmark.verify.lookup import AT_ONCE, Differences, look_up
+from floodmark.verify.scope import parsed_columns, rows_before, scope_of
 from floodmark.verify.search import search
-from floodmark.verify.sides import parsed_columns
-from floodmark.verify.snapshot import holds, last_snapshot
+from floodmark.verify.warehouse import WarehouseRows, summed
 
 # How many times suspects are checked while other runs change the table, and the pause between.
 TRIES = 10
@@ -54,23 +52,6 @@ PAUSE = 1.0
 NO_WATERMARK = "a table in mode full has no watermark: changes since its last sync show as differences"
 # Seconds to wait for a run that is loading.
 PATIENCE = 60.0
-
-
-@dataclass(frozen=True)
-class Differences(LookedUp):
-    """The confirmed disagreements; also left out are the rows after the watermark."""
-
-    rows_source: int = 0  # compared, on either side
-    rows_warehouse: int = 0
-    changed: int = 0  # rows that have changed at the source since the snapshot that the target still holds
-    compared_with: Literal["source", "snapshot"] = "source"  # the latter if the source has changed since
-    agree: bool = True  # False: checksums differ, but no key can be named
-    notes: tuple[str, ...] = ()
-    low: Position | None = None  # rows after this position were compared; None: from the first
-    high: Position | None = None  # up to this one; None: to the last
-
-    def __bool__(self) -> bool:
-        return not self.agree or super().__bool__()
 
 
 @as_discovered()
@@ -96,69 +77,60 @@ def compare(
     """
     scope, notes, taken_over = scope_of(services, table, state, only_keys, also)
     if since is None and not only_keys:
-        notes += _before(services, scope, taken_over)
+        notes += rows_before(services, scope, taken_over)
     elif since is not None and (scope.low is None or sortable(since[0]) > sortable(scope.low[0])):
         scope = replace(scope, low=since)
     found = search(services, scope, totals, expected_rows, most)
     services.emit(StageEnded(table.name, "verify"))
-    differences = Differences(
-        rows_source=found.source.rows,
-        rows_warehouse=found.warehouse.rows,
-        left_out=found.beyond,
-        agree=not found.suspicious,
-        notes=tuple(notes),
-        low=scope.low,
-        high=scope.high,
-    )
     promised = last_snapshot(services, state) if table.mode == "full" else None
     if table.mode == "full" and promised is None:
-        differences = replace(differences, notes=(*notes, NO_WATERMARK))
+        notes.append(NO_WATERMARK)
     if found.suspicious and table.key and not only_keys and _changed(services, table, state):
         raise _changing(table)
-    suspects = found.suspects
+    suspects, misread = found.suspects, False
     confirmed = _confirmed(services, table, state, suspects, only_keys, also) if suspects else Differences()
-    misread = False
     if not confirmed and (sample := _misread(services, scope, state, found.sample)):
         confirmed = _confirmed(services, table, state, dict.fromkeys(sample, False), only_keys, also)
         # Rows of a live source may also have changed since they were hashed.
         misread = promised is not None and bool(confirmed) and not search(services, scope, totals).suspects
-    if promised is not None and not misread:
-        return _since_snapshot(services, table, state, promised, differences, confirmed)
-    return replace(
+    differences = replace(
         confirmed,
-        rows_source=differences.rows_source,
-        rows_warehouse=differences.rows_warehouse,
-        left_out=differences.left_out + confirmed.left_out,
-        agree=differences.agree and confirmed.agree,
-        notes=differences.notes,
-        low=differences.low,
-        high=differences.high,
+        rows_source=found.source.rows,
+        rows_warehouse=found.warehouse.rows,
+        left_out=found.beyond + confirmed.left_out,
+        agree=confirmed.agree and not found.suspicious,
+        notes=tuple(notes),
+        low=scope.low,
+        high=scope.high,
     )
+    if promised is None or misread:
+        return differences
+    return _since_snapshot(services, table, state, promised, differences)
 
 
 def _since_snapshot(
-    services: Services, table: Table, state: State, promised: Batch, sides: Differences, found: Differences
+    services: Services, table: Table, state: State, promised: Batch, found: Differences
 ) -> Differences:
     """The differences between source and target as those between the snapshot and the target, if there are any."""
-    rows = len(found.missing) + len(found.extra) + len(found.different)
-    same = not rows and sides.agree and found.agree
-    if same and promised.snapshot is None:
-        return sides  # reading the snapshot's files would cost more than it could tell
+    if not found and promised.snapshot is None:
+        return found  # reading the snapshot's files would cost more than it could tell
     held = holds(services, state, promised)
     if held is False and _changed(services, table, state):
         raise _changing(table)
-    whole = replace(sides, missing=found.missing, extra=found.extra, different=found.different)
     if held is None:
-        return replace(whole, notes=(*sides.notes, NO_WATERMARK), agree=sides.agree and found.agree)
+        return replace(found, notes=(*found.notes, NO_WATERMARK))
     if not held:
         note = "the target is not what the snapshot held; the rows named may also have changed at the source since"
-        return replace(whole, notes=(*sides.notes, note), agree=bool(rows) and sides.agree and found.agree)
-    if same:
-        return sides
-    what = counted(rows, "row") if rows else "rows"
-    verb = "has" if rows == 1 else "have"
+        return replace(found, notes=(*found.notes, note), agree=found.agree and bool(found.rows))
+    if not found:
+        return found
+    what = counted(found.rows, "row") if found.rows else "rows"
+    verb = "has" if found.rows == 1 else "have"
     note = f"{what} {verb} changed at the source since the snapshot; the next sync takes a new one"
-    return replace(sides, agree=True, changed=rows, compared_with="snapshot", notes=(*sides.notes, note))
+    return replace(
+        found, missing=(), extra=(), different=(), outside=(), agree=True, changed=found.rows,
+        compared_with="snapshot", notes=(*found.notes, note),
+    )  # fmt: skip
 
 
 def described(services: Services, session: Session, name: str) -> Table:
@@ -187,122 +159,6 @@ def check_compared(table: Table, found: Differences) -> None:
             hint=f"run floodmark sync -t {table.name} first",
             table=table.name,
         )
-
-
-# ---------------------------------------------------------------- what to compare
-
-
-def scope_of(
-    services: Services, table: Table, state: State, only_keys: bool, also: Sequence[str] = ()
-) -> tuple[Scope, list[str], bool]:
-    """The columns and rows to compare, notes about those left out, and whether another tool brought the first rows."""
-    if state.table is None or not (state.progress.started or state.has_data):
-        raise ConfigError(
-            "nothing to compare yet: the table was never synced",
-            hint=f"run floodmark sync -t {table.name}",
-            table=table.name,
-        )
-    options = services.config.options(table.name)
-    check_recipe(table, state, options)
-    if gone := vanished(state.table, table, options):
-        with services.session("verify") as session:
-            check_dropped(session, table, gone)
-    kept, notes = comparable(table, state.table)
-    if also or not only_keys:
-        _must_fit(services, replace(table, source=replace(table.source, columns=kept)))
-    can = services.config.warehouse.can
-    parsed = frozenset() if can.embedded else parsed_columns(services, table)
-    check_parsed(table, parsed)
-    every = tuple(f for f in forms(table, can, parsed) if f.column in kept)
-    named = {f.field.name: f for f in every}
-    if not can.embedded and (left := [c.name for c in kept if c.name not in {f.column.name for f in every}]):
-        notes.append(f"parsed JSON is not compared: {', '.join(left)}")
-    beside = tuple(f for f in every if f.column.name in also and f.field.name not in table.key)
-    chosen = (*(named[name] for name in table.key), *beside) if only_keys else every
-    order = tuple(named[name] for name in table.order if name in named)
-    if table.mode == "full" or table.cursor is None:
-        return Scope(table, chosen), notes, False
-    scope = Scope(
-        table, chosen, order, state.progress.began, state.position, future(state.table, time.time())
-    )
-    if state.position is None and state.has_data:
-        return replace(scope, low=_untouched(services, table, scope.future)), notes, False
-    if state.progress.moved_at is None or (state.progress.began is not None and not only_keys):
-        return scope, notes, False
-    seen = stretches(Log(services.store, table.name), state)
-    if scope.low is None:
-        scope = replace(scope, low=seen.began)
-    if not only_keys:
-        return scope, notes, seen.taken_over
-    # A search for deletes reads missing rows again, but not rows that someone skipped on purpose.
-    return replace(scope, skipped=seen.skipped), notes, seen.taken_over
-
-
-def _before(services: Services, scope: Scope, taken_over: bool) -> list[str]:
-    """The note about rows that are not compared because they come before those that were read."""
-    if scope.low is None:
-        return []
-    with services.session("verify") as session:
-        rows = before_start(session, scope.table, scope.low)
-    if not rows:
-        return []
-    what = "the position that was taken over from another tool" if taken_over else "the start"
-    upto = place(scope.low[:1], apart=True)
-    return [f"not compared: {counted(rows, 'row')} from before {what}, that is up to {upto}"]
-
-
-def _untouched(services: Services, table: Table, future: Value | None) -> Position | None:
-    """The start of a table without a position and with no rows after it but loose ones: a sync would open no window."""
-    low = start_position(table, Starts(services.store, services.config).of(table.name).timestamp)
-    with services.reading("verify", table) as session:
-        empty = nth(session, table, table.order, low, None if future is None else (future,), 1) is None
-    if empty:
-        return low
-    raise DataError(
-        "there is no watermark to compare up to: the first extraction has not finished, or it was reset",
-        hint=f"run floodmark sync -t {table.name} first",
-        table=table.name,
-    )
-
-
-def _must_fit(services: Services, table: Table) -> None:
-    """Refuses a target that lacks columns: an interrupted run may have described some but loaded nothing."""
-    lacking = [c for c in services.warehouse().changes(table) if c.kind in ("add", "rename")]
-    if lacking:
-        raise DataError(
-            f"{table.target} does not have every column yet ({'; '.join(c.statement for c in lacking)}), "
-            "so source and warehouse can't agree",
-            hint=f"run floodmark sync -t {table.name} first; if it has nothing to do, floodmark watermark reset "
-            f"-t {table.name} reads the table again",
-            table=table.name,
-        )
-
-
-def check_parsed(table: Table, parsed: Collection[str]) -> None:
-    """Refuses parsed JSON in the key and the cursor: no row could be found by them."""
-    needed = {*table.key, *table.order}
-    for field in fields(table):
-        if field.column in needed and field.target in parsed:
-            raise DataError(
-                f"column {field.target} of {table.target} is SUPER, but rows are found by it, so they can't be compared",
-                hint="change its type: docs/redshift.md has the statements",
-                table=table.name,
-            )
-
-
-def comparable(now: Table, then: Table) -> tuple[tuple[Column, ...], list[str]]:
-    """The columns unchanged since rows were last read; the next sync takes care of the others."""
-    before = {c.name: c for c in then.columns}
-    needed = {*now.key, *now.order}
-    kept = tuple(
-        c
-        for c in now.columns
-        if c.name in needed
-        or (c.name in before and (before[c.name].type, before[c.name].charset) == (c.type, c.charset))
-    )
-    left = [c.name for c in now.columns if c not in kept]
-    notes = [f"columns changed since the last sync, not compared: {', '.join(left)}"] if left else []
-    return kept, notes
 
 
 # ---------------------------------------------------------------- second query
@@ -338,7 +194,7 @@ def _confirmed(
         if before is None:
             continue
         scope, *_ = scope_of(services, table, state, only_keys, also)
-        found = Differences(**vars(look_up(services, scope, list(suspects))))
+        found = look_up(services, scope, list(suspects))
         if not found:
             lost = any(suspects[key] for key in found.nowhere) and not _changed(services, table, seen)
             return replace(found, agree=not lost)
@@ -366,9 +222,7 @@ def _version(state: State) -> object:
 
 def _loaded(services: Services, table: Table, state: State) -> object:
     """The log's version once everything is loaded; None while something waits to be loaded."""
-    if waiting(services, table, state):
-        return None
-    return _version(state)
+    return None if waiting(services, table, state) else _version(state)
 
 
 def waiting(services: Services, table: Table, state: State) -> int:
@@ -407,3 +261,56 @@ def loaded_state(services: Services, table: Table) -> State:
         hint="run verify again when it has finished",
         table=table.name,
     )
+
+
+# ---------------------------------------------------------------- the last snapshot
+
+
+def last_snapshot(services: Services, state: State) -> Batch | None:
+    """The snapshot that the target should hold, if its digest is known or can be computed, and the target's too."""
+    last = state.data.commits[-1] if state.data.commits else None
+    if last is None or last.load_as != "replace" or last.superseded or state.table is None:
+        return None
+    [(commit, _)] = Log(services.store, state.table_name).commits([last.n])
+    if not isinstance(commit, Batch) or commit.schema != state.table.fingerprint:
+        return None
+    if isinstance(services.warehouse(), HandsOutRows):
+        return commit if compiled is not None and commit.snapshot is not None else None
+    return None if last.cleaned else commit
+
+
+def holds(services: Services, state: State, promised: Batch) -> bool | None:
+    """Whether the target holds the rows of a snapshot.
+
+    None if that can't be told: its columns have other types than we gave them, or the snapshot's files are gone.
+    """
+    warehouse, table, digest = services.warehouse(), state.table, promised.snapshot
+    assert table is not None
+    if isinstance(warehouse, HandsOutRows):
+        assert digest is not None
+        scope = Scope(table, forms(table, services.config.warehouse.can), hash_key=bytes.fromhex(digest.key))
+        if not canonical.same_values(scope, warehouse.types(table.target) or {}):
+            return None
+        stored, _ = WarehouseRows(warehouse, scope).sums([Span()])
+        return stored[Span()] == Digest(promised.rows, int(digest.sum, 16))
+    scope = Scope(table, forms(table, services.config.warehouse.can, parsed_columns(services, table)))
+    held = staged(services, scope, promised.files)
+    return None if held is None else WarehouseRows(warehouse, scope).sums([Span()])[0][Span()] == held
+
+
+def staged(services: Services, scope: Scope, files: Sequence[DataFile]) -> Digest | None:
+    """The digest of the rows in some files, as a warehouse computes it; None if a file is gone, or nobody waits.
+
+    One file after the other, so that no more than one has to fit on this machine.
+    """
+    from floodmark.load.duckdb.merge import ask  # DuckDB is imported only when it is needed
+
+    store, total = services.store, Digest()
+    for file in files:
+        if services.interrupted or store.end(file.path, 1) is None:
+            return None
+        with scratched("floodmark-verify-") as folder:
+            [path] = fetch(store, [file], folder, scope.table.name)
+            rows = ask(scope.table, path, lambda place: canonical.digests(place, scope, [Span()]))
+        total += summed(rows).get("0", Digest())
+    return total

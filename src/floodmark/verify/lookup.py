@@ -7,25 +7,25 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Literal, cast
 
 from floodmark.load import canonical
 from floodmark.model.canonical import Entry, Membership, Printed, Scope, key_of
-from floodmark.model.position import Key
+from floodmark.model.position import Key, Position
 from floodmark.model.types import comparison
 from floodmark.services import Services
 from floodmark.source import canonical as source_sql
 from floodmark.source.ranges import every_row
-from floodmark.source.session import Session
-from floodmark.verify.sides import Sides
-from floodmark.verify.task import entry
+from floodmark.source.session import Row, Session
+from floodmark.verify.warehouse import WarehouseRows
 
 # Suspects per query to either side.
 AT_ONCE = 2000
 
 
 @dataclass(frozen=True)
-class LookedUp:
-    """How rows differ now, in the order of their keys."""
+class Differences:
+    """The confirmed disagreements of both sides, in the order of their keys, and what was compared."""
 
     missing: tuple[Key, ...] = ()  # promised by the watermark but not in the warehouse
     # In the warehouse but not at the source or not matching `where`; or there twice.
@@ -35,13 +35,25 @@ class LookedUp:
     loose: frozenset[Key] = frozenset()
     nowhere: tuple[Printed, ...] = ()  # the keys that neither side has
     outside: tuple[Key, ...] = ()  # of the extra rows, those that the source has, outside `where`
-    left_out: int = 0  # rows that an update has moved out of `where` since the watermark
+    left_out: int = 0  # rows after the watermark, and those that an update has moved out of `where` since
+    rows_source: int = 0  # compared, on either side
+    rows_warehouse: int = 0
+    changed: int = 0  # rows that have changed at the source since the snapshot that the target still holds
+    compared_with: Literal["source", "snapshot"] = "source"  # the latter if the source has changed since
+    agree: bool = True  # False: checksums differ, but no key can be named
+    notes: tuple[str, ...] = ()
+    low: Position | None = None  # rows after this position were compared; None: from the first
+    high: Position | None = None  # up to this one; None: to the last
+
+    @property
+    def rows(self) -> int:
+        return len(self.missing) + len(self.extra) + len(self.different)
 
     def __bool__(self) -> bool:
-        return bool(self.missing or self.extra or self.different)
+        return bool(self.rows) or not self.agree
 
 
-def look_up(services: Services, scope: Scope, keys: Sequence[Printed]) -> LookedUp:
+def look_up(services: Services, scope: Scope, keys: Sequence[Printed]) -> Differences:
     """How the rows with these keys differ now."""
     nowhere: list[Printed] = []
     missing: list[Key] = []
@@ -84,7 +96,7 @@ def look_up(services: Services, scope: Scope, keys: Sequence[Printed]) -> Looked
     left_out = [key for key in extra if outside.get(key) == "beyond"]
     extra = [key for key in extra if outside.get(key) != "beyond"]
     loose |= {key for key in extra if outside.get(key) == "loose"}
-    return LookedUp(
+    return Differences(
         tuple(sorted((k for k in missing if k not in different), key=_place)),
         tuple(sorted(extra, key=_place)),
         tuple(sorted(different.items(), key=lambda item: _place(item[0]))),
@@ -102,7 +114,7 @@ def _outside_where(services: Services, scope: Scope, keys: Sequence[Key]) -> dic
     every = replace(scope, table=every_row(scope.table))
     parts = (source_sql.places(every, keys[at : at + AT_ONCE]) for at in range(0, len(keys), AT_ONCE))
     with services.reading("verify", scope.table) as session:
-        found = [entry(every, row) for question in parts for row in session.rows(question)]
+        found = [_entry(every, row) for question in parts for row in session.rows(question)]
     return {key_of(every, e.key): e.place for e in found}
 
 
@@ -127,7 +139,7 @@ def _at_source(
         (source_sql.rows, [named for key, named in keys.items() if key in stored]),
     ):
         if some:
-            rows = [entry(scope, row) for row in session.rows(question(scope, some))]
+            rows = [_entry(scope, row) for row in session.rows(question(scope, some))]
             # A key may find a row with another spelling of it, which has columns only if the second query finds it too.
             found |= {e.key: e for e in rows if e.columns or e.key not in stored}
     return found
@@ -138,12 +150,23 @@ def _equal_to_mysql(session: Session, scope: Scope, key: Printed) -> Entry | Non
     if all(comparison(form.column) == "bytes" for form in scope.keys):
         return None
     found = session.rows(source_sql.rows(scope, [key_of(scope, key)]))
-    return entry(scope, found[0]) if found else None
+    return _entry(scope, found[0]) if found else None
+
+
+def _entry(scope: Scope, row: Row) -> Entry:
+    """A row of `source.canonical.rows`."""
+    place, hash_, *cells = [None if cell is None else cell.decode() for cell in row]
+    keys = len(scope.table.key)
+    return Entry(
+        tuple(cells[:keys]), hash_ or "", tuple(c or "" for c in cells[keys:]), cast(Membership, place)
+    )
 
 
 def _in_warehouse(services: Services, scope: Scope, keys: Sequence[Printed]) -> dict[Printed, list[Entry]]:
     found: dict[Printed, list[Entry]] = {}
-    for hashed, *cells in Sides(services, scope).ask(lambda place: canonical.rows(place, scope, keys)):
+    for hashed, *cells in WarehouseRows(services.warehouse(), scope).ask(
+        lambda place: canonical.rows(place, scope, keys)
+    ):
         texts = [None if cell is None else str(cell) for cell in cells]
         key = tuple(texts[: len(scope.keys)])
         columns = tuple(text or "" for text in texts[len(scope.keys) :])

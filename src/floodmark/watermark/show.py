@@ -11,12 +11,12 @@ from typing import Any
 
 from floodmark.config.load import Config
 from floodmark.load.preview import Ledgers, ledger_of
-from floodmark.log import publish
-from floodmark.log.activity import activity_now
+from floodmark.log import copies
 from floodmark.log.fold import State
+from floodmark.log.lease import activity_now
 from floodmark.log.log import Log, tables
+from floodmark.log.pipeline import Starts
 from floodmark.log.status import read_status
-from floodmark.log.system import Starts
 from floodmark.model.commit import files_of
 from floodmark.model.ledger import Ledger
 from floodmark.model.notes import not_followed
@@ -83,7 +83,7 @@ def _marks(
             status = read_status(store, name)
             # Without a log there is no copy that could hold a failure.
             failure = status.failure if status and state.n < 0 else None
-            published = publish.Watermark(store, name, "", log=logs[name])
+            published = copies.Publisher(store, name, "", log=logs[name])
             document = published.current(state, ledger.rows if ledger else None, failure)
             if show_files:
                 document = {**document, **_all_files(store, Log(store, name), state, ledger)}
@@ -123,7 +123,7 @@ def published(
     """Publishes the watermark of a table that a command has moved."""
     ledger = ledger_of(config, state)
     rows = ledger.rows if ledger else None
-    document = publish.Watermark(store, state.table_name, run).publish(state, rows, succeeded=succeeded)
+    document = copies.Publisher(store, state.table_name, run).publish(state, rows, succeeded=succeeded)
     finish(store.places)
     return Watermark.of(document)
 

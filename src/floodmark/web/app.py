@@ -30,8 +30,7 @@ from starlette.routing import Route
 
 from floodmark.config.load import Config
 from floodmark.log import pipeline
-from floodmark.log.outcomes import RunOutcome, parse_run, run_at
-from floodmark.log.status import DoctorResult, read_doctor
+from floodmark.log.status import DoctorResult, RunOutcome, parse_run, read_doctor, run_at
 from floodmark.model.errors import FloodmarkError
 from floodmark.model.secrets import masked
 from floodmark.model.text import shown_json

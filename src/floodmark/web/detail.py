@@ -22,11 +22,11 @@ from urllib.parse import unquote
 from floodmark.clean.choose import Staged, StoredObject, staged
 from floodmark.clean.remove import gather
 from floodmark.config.load import Config, WarehouseSpec
-from floodmark.log.activity import activity_now
+from floodmark.log.copies import Publisher
+from floodmark.log.document import LoadStatus, last_known
 from floodmark.log.fold import State
-from floodmark.log.load_status import Loaded, last_known
+from floodmark.log.lease import activity_now
 from floodmark.log.log import Log
-from floodmark.log.publish import Watermark
 from floodmark.log.status import read_status
 from floodmark.model.commit import Claim, Clean, Commit, DataFile, Reset, Restore, Set, WithFiles, files_of
 from floodmark.model.errors import FloodmarkError
@@ -64,7 +64,7 @@ class Detail:
     more_commits: int
     columns: tuple[PlanColumn, ...]
     state: State
-    load: Loaded  # as the published watermark knew it
+    load: LoadStatus  # as the published watermark knew it
     window: str | None = None  # the open window, how far it has got
 
     @property
@@ -106,7 +106,7 @@ class Details:
     def _document(self, log: Log, state: State) -> dict[str, Any]:
         """What `watermark get --json` prints, except for what only MySQL and the warehouse know."""
         status = read_status(self._store, state.table_name)
-        shown = Watermark(self._store, state.table_name, "", log=log).current(state, None)
+        shown = Publisher(self._store, state.table_name, "", log=log).current(state, None)
         deletes = self._config.options(state.table_name).deletes
         shown["mode"] = state.table.mode if state.table else None
         shown["not_followed"] = list(not_followed(state.table, deletes)) if state.table else []
@@ -124,7 +124,7 @@ class Details:
         return list(newest.values())
 
 
-def _line(commit: Commit, load: Loaded) -> CommitLine:
+def _line(commit: Commit, load: LoadStatus) -> CommitLine:
     files, place = files_of(commit), _place(commit)
     loaded = load.has(commit.n) if files else None
     return CommitLine(commit, _what(commit), files, ", ".join(map(str, place or ())), loaded)

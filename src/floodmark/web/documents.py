@@ -6,8 +6,7 @@ from dataclasses import asdict
 from datetime import datetime
 from typing import Any
 
-from floodmark.log.outcomes import RunOutcome, TableOutcome
-from floodmark.log.status import DoctorResult, LastVerify
+from floodmark.log.status import DoctorResult, LastVerify, RunOutcome, TableOutcome
 from floodmark.model.times import stamp
 from floodmark.web.detail import House
 from floodmark.web.pages import Places, job, sums, totals, verify_findings

@@ -16,8 +16,7 @@ from markupsafe import Markup
 
 from floodmark import __version__
 from floodmark.config.load import Config
-from floodmark.log.outcomes import RunOutcome, TableOutcome
-from floodmark.log.status import Day, DoctorResult, LastVerify
+from floodmark.log.status import Day, DoctorResult, LastVerify, RunOutcome, TableOutcome
 from floodmark.model.notes import Note, clause
 from floodmark.model.text import clock, count, counted, data_time, duration, shown, size
 from floodmark.status.health import WORDS, age

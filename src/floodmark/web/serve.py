@@ -17,7 +17,7 @@ import uvicorn
 
 from floodmark.config.load import Config
 from floodmark.host.temp import whole_file
-from floodmark.log.outcomes import Scrub
+from floodmark.log.status import Scrub
 from floodmark.model.errors import ConfigError, FloodmarkError
 from floodmark.status.alerts import guarding
 from floodmark.store.store import Store

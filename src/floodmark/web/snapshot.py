@@ -22,8 +22,18 @@ from typing import Any
 from floodmark.config.load import Config, WarehouseSpec
 from floodmark.load.protocol import open_warehouse
 from floodmark.log.lease import LEASE_SECONDS, LeaseNote, lives
-from floodmark.log.outcomes import ErrorText, RunOutcome, Scrub, TableOutcome, run_at
-from floodmark.log.status import Day, Killed, LastVerify, TableStatus, parse
+from floodmark.log.status import (
+    Day,
+    ErrorText,
+    Killed,
+    LastVerify,
+    RunOutcome,
+    Scrub,
+    TableOutcome,
+    TableStatus,
+    parse,
+    run_at,
+)
 from floodmark.model.errors import FloodmarkError
 from floodmark.model.ledger import LoadSum
 from floodmark.model.times import compact, stamp

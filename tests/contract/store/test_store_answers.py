@@ -13,14 +13,14 @@ import pytest
 
 from floodmark.config.load import StoreSpec
 from floodmark.model.errors import ConfigError, FloodmarkError, NoAnswer, TransientError
-from floodmark.store import store as services
+from floodmark.store import s3
 from floodmark.store.store import Store
 
 
 @pytest.fixture
 def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
     """Requests are repeated for a second, not for eight."""
-    monkeypatch.setitem(services._RETRY, "retry_timeout", timedelta(seconds=1))
+    monkeypatch.setitem(s3._RETRY, "retry_timeout", timedelta(seconds=1))
 
 
 def at(endpoint: str) -> Store:

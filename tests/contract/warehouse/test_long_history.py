@@ -13,14 +13,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from floodmark.clean.after_load import due_files
 from floodmark.clean.choose import Removal
+from floodmark.clean.remove import due_files
 from floodmark.load.duckdb.file import DatabaseFile
 from floodmark.load.pending import ledger_for, pending
 from floodmark.load.protocol import LEDGER, Warehouse
 from floodmark.load.redshift.socket import SocketSession
+from floodmark.log.document import condense
 from floodmark.log.fold import State
-from floodmark.log.load_status import condense
 from floodmark.log.log import Log, draft
 from floodmark.model.commit import Batch, Claim, Clean, Commit, DataFile, Open, Reset
 from floodmark.model.errors import ConfigError, DataError

@@ -12,7 +12,7 @@ from botocore.stub import ANY
 from floodmark.config.load import Iam, StoreSpec, WarehouseSpec
 from floodmark.load import canonical
 from floodmark.load.redshift.data_api import DataApiTransport
-from floodmark.load.redshift.steps import Check, Choose, Do, Failed, Limits, Lock
+from floodmark.load.redshift.steps import Choose, Do, Expect, Limits, Lock, StatementFailed
 from floodmark.model.canonical import Scope, Span, forms
 from floodmark.model.errors import ConfigError, DataError, TransientError, UnknownOutcome
 from floodmark.model.ledger import Part
@@ -149,8 +149,8 @@ def test_a_check_that_fails_rolls_the_batch_back_with_its_own_error(fill: Fill) 
     def wrong(found: object) -> DataError:
         return DataError(f"found {found}")
 
-    steps = (Do("DELETE FROM events"), Check("SELECT count(*) FROM events", 1, wrong))
-    with pytest.raises(Failed, match="found None"):
+    steps = (Do("DELETE FROM events"), Expect("SELECT count(*) FROM events", 1, wrong))
+    with pytest.raises(StatementFailed, match="found None"):
         transport.open().transaction(Lock(f"{fill.redshift.schema}.floodmark_lock_events", 5), steps)
     assert fill.rows("n") == [(1,), (5,)]
 
@@ -258,7 +258,7 @@ def test_a_transaction_is_one_batch_that_begins_with_the_lock() -> None:
     stubber.add_response("describe_statement", {"Id": "id-1", "Status": "FINISHED"}, {"Id": "id-1"})
     steps = (
         Do("DELETE FROM t"),
-        Check("SELECT count(*) FROM t", 0, lambda found: DataError("x")),
+        Expect("SELECT count(*) FROM t", 0, lambda found: DataError("x")),
         Choose("SELECT 1", 1, (Do("INSERT INTO t VALUES (1)"),), lambda: (Do("never"),)),
     )
     way.open("floodmark:p:orders").transaction(LOCK, steps)
@@ -311,7 +311,7 @@ def test_a_lock_timeout_is_distinguished_from_a_slow_statement() -> None:
         said = {"Id": "id-1", "Status": "FAILED", "Error": "ERROR: Query (3) canceled on user's request"}
         stubber.add_response("batch_execute_statement", {"Id": "id-1"})
         stubber.add_response("describe_statement", {**said, "SubStatements": subs})
-        with pytest.raises(Failed) as failed:
+        with pytest.raises(StatementFailed) as failed:
             way.open().transaction(LOCK, (Do("SELECT 1"), Do("SELECT 2")))
         assert (failed.value.canceled, failed.value.stage) == (True, stage)
 
@@ -326,25 +326,25 @@ def test_a_request_that_aws_refuses_was_not_executed(
     way, stubber = transport(Iam(workgroup="group"))
     for _ in range(2):
         stubber.add_client_error("batch_execute_statement", problem, "no", http_status_code=400)
-    with pytest.raises(Failed) as failed:
+    with pytest.raises(StatementFailed) as failed:
         way.open().transaction(LOCK, (Do("SELECT 1"),))
     assert (failed.value.unknown, type(failed.value.error), failed.value.again) == (False, kind, again)
     stubber.add_client_error("execute_statement", problem, "no", http_status_code=400)
-    with pytest.raises(Failed):
+    with pytest.raises(StatementFailed):
         way.open().execute("SELECT 1")
 
 
 def test_a_name_that_aws_does_not_allow_is_a_config_error_and_nothing_is_sent() -> None:
     way, stubber = transport(Iam(workgroup="w1"))
     stubber.deactivate()
-    with pytest.raises(Failed) as failed:
+    with pytest.raises(StatementFailed) as failed:
         way.open().transaction(LOCK, (Do("SELECT 1"),))
     assert (failed.value.unknown, type(failed.value.error), failed.value.again) == (False, ConfigError, False)
 
 
 def test_a_batch_beyond_aws_s_limits_is_refused_before_it_is_sent() -> None:
     way, stubber = transport(Iam(workgroup="group"))
-    with pytest.raises(Failed) as failed:
+    with pytest.raises(StatementFailed) as failed:
         way.open().transaction(LOCK, [Do("SELECT 1")] * 40)
     assert not failed.value.unknown and "transport: socket" in str(failed.value.error.hint)
     stubber.assert_no_pending_responses()
@@ -378,5 +378,5 @@ def test_rows_of_a_wide_table_are_compared_however_many_keys_and_however_long_th
 
 def test_a_statement_too_long_for_the_data_api_is_not_sent(fill: Fill) -> None:
     session = fill.redshift.faulty()._transport.open()
-    with pytest.raises(Failed, match="statements of up to 100,001 bytes"):
+    with pytest.raises(StatementFailed, match="statements of up to 100,001 bytes"):
         session.query("SELECT " + "1" * 99_994)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from floodmark.load.columns import same
-from floodmark.load.redshift.steps import Do, Failed, Lock
+from floodmark.load.redshift.steps import Do, Lock, StatementFailed
 from floodmark.model.errors import FloodmarkError
 from floodmark.model.table import Column
 from tests.support.described import changed, described
@@ -279,6 +279,9 @@ def test_two_statements_must_change_so_many_rows_together(
         Do(f"{into} (3)", rows, together=True),
         Do(f"{into} (4)", 1),
     )
-    with closing(place.open()._transport.open()) as session, nullcontext() if left else pytest.raises(Failed):
+    with (
+        closing(place.open()._transport.open()) as session,
+        nullcontext() if left else pytest.raises(StatementFailed),
+    ):
         session.transaction(Lock(f"{place.schema}.floodmark_lock_orders", 5), steps)
     assert place.run("SELECT count(*) FROM counted") == [(left,)]

@@ -242,7 +242,7 @@ import sys
 from floodmark.spark.context import Spark
 spark = Spark("local[1]")
 spark.start()
-spark.rehearse()
+spark.rehearse(2)
 if sys.argv[1] == "cancelled":
     spark.cancel()
 print("SharedArchiveFile" in " ".join(spark._jvm.process.args))

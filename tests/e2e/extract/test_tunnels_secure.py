@@ -14,7 +14,7 @@ import pytest
 
 from floodmark.config.load import StoreSpec, Tls, WarehouseSpec
 from floodmark.load.redshift.socket import SocketTransport
-from floodmark.load.redshift.steps import Failed, Limits
+from floodmark.load.redshift.steps import Limits, StatementFailed
 from floodmark.load.redshift.warehouse import Redshift
 from floodmark.model.errors import ConfigError, TransientError
 from floodmark.setup.services.databases import DatabaseServer, MariaDB
@@ -129,7 +129,7 @@ def test_the_certificate_of_redshift_is_checked_against_the_name_behind_the_tunn
                 session.close()
 
         assert ask(spec) == [(1,)]
-        with pytest.raises(Failed, match=r"no trusted TLS connection to Redshift at 127\.1"):
+        with pytest.raises(StatementFailed, match=r"no trusted TLS connection to Redshift at 127\.1"):
             ask(replace(spec, host=DOOR))
         assert ask(replace(spec, host=DOOR, tls=replace(tls, mode="verify_ca"))) == [(1,)]
 

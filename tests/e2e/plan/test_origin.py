@@ -12,7 +12,7 @@ from floodmark.model.results import Watermark
 from floodmark.model.run import SyncOptions, new_run
 from floodmark.setup.services.databases import DatabaseServer
 from floodmark.sync.run import sync
-from floodmark.watermark.accept import watermark_accept
+from floodmark.watermark.set_reset import watermark_accept
 from tests.conftest import SERVERS, USUAL, Database, Silent, Workspace
 from tests.support.orders import NOTE, create_orders
 from tests.support.transfers import LOGGED

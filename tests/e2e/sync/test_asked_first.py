@@ -12,7 +12,7 @@ from floodmark.log.log import Log
 from floodmark.model.results import Watermark
 from floodmark.model.run import new_run
 from floodmark.store.store import Store
-from floodmark.watermark.accept import watermark_accept
+from floodmark.watermark.set_reset import watermark_accept
 from tests.conftest import Result, Workspace
 
 AT = "at DATETIME(6) NOT NULL DEFAULT CURRENT_TIMESTAMP(6) ON UPDATE CURRENT_TIMESTAMP(6), KEY (at)"

@@ -8,7 +8,7 @@ from floodmark.log.log import Log
 from floodmark.model.commit import Batch
 from floodmark.model.run import new_run
 from floodmark.services import Services
-from floodmark.verify.after_sync import verify_loaded
+from floodmark.verify.run import verify_loaded
 from tests.conftest import Silent, Workspace
 from tests.support.tampered_warehouse import FILL, MAINLY_DUCKDB, READINGS, Verifying
 

@@ -8,8 +8,8 @@ from typing import Any
 import duckdb
 import pytest
 
+from floodmark.load.canonical import DUCKDB
 from floodmark.load.duckdb import warehouse as duckdb_warehouse
-from floodmark.load.row_text import DUCKDB
 from tests.conftest import PATIENT, Workspace
 from tests.support.tampered_warehouse import Verifying
 

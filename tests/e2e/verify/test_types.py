@@ -10,7 +10,7 @@ from floodmark.log.log import Log
 from floodmark.model.commit import Batch
 from floodmark.model.run import new_run
 from floodmark.services import Services
-from floodmark.verify.snapshot import holds
+from floodmark.verify.compare import holds
 from tests.conftest import Silent, Workspace
 from tests.support.every_type import ZOO, Kind
 from tests.support.tampered_warehouse import Verifying

@@ -11,13 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from floodmark.clean.after_load import SLACK, due, superseded
-from floodmark.clean.choose import Facts, Removal, StoredObject, Wanted, before, choose, orphans, staged
+from floodmark.clean.choose import Facts, Removal, Selection, StoredObject, before, choose, orphans, staged
+from floodmark.clean.remove import SLACK, due, superseded
 from floodmark.load.pending import choose as choose_load
 from floodmark.load.pending import pending
-from floodmark.log.fold import Progress, data_commit, fold
-from floodmark.log.load_status import accounts_for_older, condense
-from floodmark.log.spans import around, merged, within
+from floodmark.log.document import accounts_for_older, condense
+from floodmark.log.fold import Progress, around, data_commit, fold, merged, within
 from floodmark.model.commit import Batch, Clean, DataFile, Deletes, LoadAs, Reset, Restore, Set
 from floodmark.model.errors import DataError
 from floodmark.model.json import dump
@@ -69,14 +68,14 @@ def test_only_files_whose_rows_are_in_the_warehouse_are_removed() -> None:
     history = History()
     first = batch(history, data_file("a"), data_file("b"))
     batch(history, data_file("c"))
-    assert names(choose(facts(history, first), Wanted(), NOW)) == ["a", "b"]
-    assert choose(facts(history), Wanted(), NOW).empty
+    assert names(choose(facts(history, first), Selection(), NOW)) == ["a", "b"]
+    assert choose(facts(history), Selection(), NOW).empty
 
 
 def test_a_loaded_file_stays_while_an_earlier_commit_is_pending() -> None:
     history = History()
     first, _, third = (batch(history, data_file(name)) for name in "abc")
-    removal = choose(facts(history, first, third), Wanted(), NOW)
+    removal = choose(facts(history, first, third), Selection(), NOW)
     assert (names(removal), removal.kept) == (["a"], 1)
 
 
@@ -86,36 +85,50 @@ def test_files_from_before_a_reset_of_both_stages_are_removed() -> None:
     history.add(Reset, stages=("extract", "load"))
     seen = facts(history)
     assert [f.state for f in staged(seen)] == ["superseded"]
-    assert names(choose(seen, Wanted(), NOW)) == ["a"]
+    assert names(choose(seen, Selection(), NOW)) == ["a"]
 
 
 def test_age_and_pattern_choose_single_files() -> None:
     history = History()
     young = data_file("young", made=stamp(NOW - timedelta(hours=1)))
     n = batch(history, data_file("a"), young, data_file("b"))
-    removal = choose(facts(history, n), Wanted(older_than=86_400), NOW)
+    removal = choose(facts(history, n), Selection(older_than=86_400), NOW)
     assert (names(removal), removal.clean.whole, removal.clean.some) == (["a", "b"], (), ((n, (0, 2)),))
     for pattern in ("a.parquet", f"{RUN}/a*", "data/shop.orders/*/a.*", "*/a.parquet"):
-        assert names(choose(facts(history, n), Wanted(pattern=pattern), NOW)) == ["a"]
-    assert choose(facts(history, n), Wanted(pattern="orders/*"), NOW).empty
-    assert choose(facts(history, n), Wanted(older_than=1e15), NOW).empty
+        assert names(choose(facts(history, n), Selection(pattern=pattern), NOW)) == ["a"]
+    assert choose(facts(history, n), Selection(pattern="orders/*"), NOW).empty
+    assert choose(facts(history, n), Selection(older_than=1e15), NOW).empty
 
 
 def test_pending_commits_are_removed_whole_or_not_at_all() -> None:
     history = History()
     batch(history, data_file("a"), data_file("b"))
     n = batch(history, data_file("c"))
-    wanted = Wanted(include_pending=True, pattern="[ac].parquet")
+    wanted = Selection(include_pending=True, pattern="[ac].parquet")
     removal = choose(facts(history), wanted, NOW)
     assert names(removal) == ["c"] and [g.n for g in removal.clean.given_up] == [n]
+
+
+def test_giving_up_pending_files_leaves_commits_alone_that_an_earlier_clean_has_removed() -> None:
+    """They are loaded, and if the warehouse loses them, that must be noticed."""
+    history = History()
+    first = batch(history, data_file("a"))
+    cleaned(history, choose(facts(history, first), Selection(), NOW))
+    second = batch(history, data_file("b"))
+    read = [c for c in facts(history, first).commits if c[0].n == second]  # as `gather` has it
+    removal = choose(
+        replace(facts(history, first), commits=tuple(read)), Selection(include_pending=True), NOW
+    )
+    cleaned(history, removal)
+    assert [(d.n, d.superseded) for d in history.state.data.commits] == [(first, False), (second, True)]
 
 
 def test_keys_to_be_deleted_are_not_given_up_unless_they_are_gone() -> None:
     history = History()
     batch(history, data_file("keys"), load_as="delete")
-    assert choose(facts(history), Wanted(include_pending=True), NOW).empty
+    assert choose(facts(history), Selection(include_pending=True), NOW).empty
     gone = facts(history, gone=(data_file("keys").path,))
-    removal = choose(gone, Wanted(include_pending=True), NOW)
+    removal = choose(gone, Selection(include_pending=True), NOW)
     assert not removal.files and len(removal.clean.given_up) == 1 and not removal.empty
 
 
@@ -123,7 +136,7 @@ def test_only_what_was_shown_is_removed() -> None:
     history = History()
     first, second = batch(history, data_file("a")), batch(history, data_file("b"))
     shown = frozenset({data_file("b").path})
-    assert names(choose(facts(history, first, second), Wanted(only=shown), NOW)) == ["b"]
+    assert names(choose(facts(history, first, second), Selection(only=shown), NOW)) == ["b"]
 
 
 def test_orphans_are_files_that_no_commit_names_and_no_live_run_may_still_commit() -> None:
@@ -131,9 +144,9 @@ def test_orphans_are_files_that_no_commit_names_and_no_live_run_may_still_commit
     batch(history, data_file("a"))
     stray = (f"data/shop.orders/{RUN}/9-window0-aa-0.parquet", "data/shop.orders/note.txt")
     seen = facts(history, more=stray)
-    assert {f.path for f in orphans(seen, Wanted(), NOW).files} == set(stray)
+    assert {f.path for f in orphans(seen, Selection(), NOW).files} == set(stray)
     live = replace(seen, under_way=RUN)
-    assert [f.path for f in orphans(live, Wanted(), NOW).files] == [stray[1]]
+    assert [f.path for f in orphans(live, Selection(), NOW).files] == [stray[1]]
     assert [f.state for f in staged(live)] == ["pending", "pending", "orphan"]
     assert {f.state for f in staged(replace(seen, unreadable=(1,)))} == {"pending", "unknown"}
 
@@ -152,7 +165,7 @@ def test_the_position_goes_back_to_before_the_lowest_row_that_is_given_up() -> N
     first = batch(history, data_file("a", second=3))
     history.add(Set, position=at(50, 9))
     batch(history, data_file("b", second=30), data_file("c", second=20))
-    removal = choose(facts(history, first), Wanted(include_pending=True), NOW)
+    removal = choose(facts(history, first), Selection(include_pending=True), NOW)
     assert removal.clean.moved and removal.position == ("2025-08-14 15:00:19.999999",)
     cleaned(history, removal)
     assert history.state.position == removal.position and not history.state.progress.manual
@@ -165,7 +178,7 @@ def test_the_position_never_goes_forward() -> None:
     history = History()
     batch(history, data_file("a", second=30))
     history.add(Restore, position=at(10, 2))
-    assert choose(facts(history), Wanted(include_pending=True), NOW).position == at(10, 2)
+    assert choose(facts(history), Selection(include_pending=True), NOW).position == at(10, 2)
 
 
 def test_rows_without_a_place_in_the_order_move_nothing() -> None:
@@ -174,7 +187,7 @@ def test_rows_without_a_place_in_the_order_move_nothing() -> None:
     history.add(Set, position=at(10, 2))
     loose = replace(data_file("loose"), first=None, last=None)
     batch(history, loose)
-    assert choose(facts(history), Wanted(include_pending=True), NOW).position == at(10, 2)
+    assert choose(facts(history), Selection(include_pending=True), NOW).position == at(10, 2)
 
 
 def test_an_open_window_is_given_up_with_the_slices_that_are() -> None:
@@ -182,7 +195,7 @@ def test_an_open_window_is_given_up_with_the_slices_that_are() -> None:
     history.claim(window=window("w", at(0), [(10,)], at(59, 9), by="key"))
     history.add(Batch, window_id="w", slices=(0,), files=(data_file("a", second=20),))
     assert history.state.window is not None
-    removal = choose(facts(history), Wanted(include_pending=True), NOW)
+    removal = choose(facts(history), Selection(include_pending=True), NOW)
     cleaned(history, removal)
     after = history.state
     assert (after.window, after.progress.done, after.position) == (None, (), at(0))
@@ -193,7 +206,7 @@ def test_a_snapshot_has_no_position_to_go_back_to() -> None:
     history = History()
     batch(history, data_file("a"), load_as="replace")
     history.claim(table=changed(TABLE, mode="full", cursor=None))
-    removal = choose(facts(history), Wanted(include_pending=True), NOW)
+    removal = choose(facts(history), Selection(include_pending=True), NOW)
     assert not removal.clean.moved and removal.position is None and len(removal.clean.given_up) == 1
 
 
@@ -209,12 +222,12 @@ def test_a_table_that_never_had_a_position_starts_where_it_began() -> None:
 def test_ten_thousand_commits_are_named_in_one_span() -> None:
     history = History()
     numbers = [batch(history, data_file(f"f{i}")) for i in range(2000)]
-    removal = choose(facts(history, *numbers), Wanted(), NOW)
+    removal = choose(facts(history, *numbers), Selection(), NOW)
     cleaned(history, removal)
     assert len(removal.files) == 2000 and len(history.state.data.cleaned) == 1
     assert len(dump(history.commits[-1][0])) < 2000
     later = batch(history, data_file("later"))
-    cleaned(history, choose(facts(history, *numbers, later), Wanted(pattern="later.*"), NOW))
+    cleaned(history, choose(facts(history, *numbers, later), Selection(pattern="later.*"), NOW))
     assert len(history.state.data.cleaned) == 1
 
 
@@ -242,7 +255,7 @@ def test_whatever_is_cleaned_is_named_exactly_and_loads_never_again(
                 history.add(Reset, stages=("extract", "load"))
                 loaded.clear()
         seen = facts(history, *loaded)
-        removal = choose(seen, Wanted(pattern="y*", include_pending=include), NOW)
+        removal = choose(seen, Selection(pattern="y*", include_pending=include), NOW)
         if removal.empty:
             return
         start = history.state
@@ -336,7 +349,7 @@ def test_files_are_due_that_long_after_their_load_and_in_portions() -> None:
     assert ask(week - 20) == numbers[2]
     assert kept(week + SLACK - 1, week)[1](week) is None  # hardly worth a commit yet
     assert kept(20)[1](10) is not None and kept(10.5)[1](10) is None
-    cleaned(history, choose(facts(history, *numbers), Wanted(pattern="f[01].*"), NOW))
+    cleaned(history, choose(facts(history, *numbers), Selection(pattern="f[01].*"), NOW))
     assert ask(week) is None
 
 
@@ -356,7 +369,7 @@ def test_files_from_before_the_newest_loaded_snapshot_are_superseded() -> None:
     assert replaced(history, first) == [], "the next snapshot has not been loaded"
     assert replaced(history, first, second) == [first]
     assert replaced(history, second) == [], "the first one's files were never loaded"
-    cleaned(history, choose(facts(history, first, second), Wanted(pattern="a.*"), NOW))
+    cleaned(history, choose(facts(history, first, second), Selection(pattern="a.*"), NOW))
     history.claim(table=FULL)
     assert replaced(history, first, second) == []
 
@@ -385,5 +398,5 @@ def test_a_commit_that_was_not_read_is_not_named_as_cleaned() -> None:
     first, second, third = (batch(history, data_file(name), load_as="replace") for name in "abc")
     seen = facts(history, first, second, third)
     known = tuple(c for c in seen.commits if c[0].n == second)
-    removal = choose(replace(seen, commits=known, after=first, upto=second), Wanted(pattern="b.*"), NOW)
+    removal = choose(replace(seen, commits=known, after=first, upto=second), Selection(pattern="b.*"), NOW)
     assert removal.clean.whole == ((first + 1, second),)

@@ -16,7 +16,7 @@ from floodmark.model import events
 from floodmark.model.results import VerifiedTable
 from floodmark.model.run import Finding
 from floodmark.model.text import cells
-from floodmark.verify.compare import Differences
+from floodmark.verify.lookup import Differences
 from floodmark.verify.run import Verified
 from tests.unit.conftest import does
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from floodmark.load.columns import TargetColumn, Wanted, changes, fits
+from floodmark.load.columns import TargetColumn, WantedColumn, changes, fits
 from floodmark.load.descriptions import description
 from floodmark.load.pending import (
     Choice,
@@ -21,9 +21,8 @@ from floodmark.load.pending import (
     lost,
     pending,
 )
-from floodmark.log.fold import DataCommit, data_commit, sum_digests
-from floodmark.log.load_status import accounts_for_older, condense
-from floodmark.log.spans import within
+from floodmark.log.document import accounts_for_older, condense
+from floodmark.log.fold import DataCommit, data_commit, sum_digests, within
 from floodmark.model.commit import Batch, Clean, CleanedFiles, Commit, DataFile, GivenUp, LoadAs, Reset
 from floodmark.model.errors import DataError
 from floodmark.model.ledger import SUMMED_DIGITS, Ledger, LedgerRow, Part
@@ -292,7 +291,7 @@ def test_a_type_that_could_lose_something_does_not_fit(narrow: str, wide: str) -
 
 
 def test_changes_are_one_statement_each_and_none_when_all_fits() -> None:
-    wanted = [Wanted("id", "BIGINT"), Wanted("b", "INTEGER"), Wanted("c", "VARCHAR")]
+    wanted = [WantedColumn("id", "BIGINT"), WantedColumn("b", "INTEGER"), WantedColumn("c", "VARCHAR")]
     assert [c.statement for c in changes('"main"."t"', "t", wanted, None)] == [
         'CREATE TABLE "main"."t" ("id" BIGINT, "b" INTEGER, "c" VARCHAR)'
     ]

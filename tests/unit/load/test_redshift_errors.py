@@ -16,11 +16,11 @@ from redshift_connector.error import InterfaceError, OperationalError
 from floodmark.config.load import WarehouseSpec
 from floodmark.load.redshift.socket import SocketTransport
 from floodmark.load.redshift.steps import (
-    Failed,
     Limits,
     NoRights,
     Problem,
     Row,
+    StatementFailed,
     answered,
     detailed,
     failure_of,
@@ -213,7 +213,7 @@ def test_a_bad_file_is_named_with_its_column_and_row() -> None:
 
 def test_a_conflict_is_not_looked_up_among_load_errors() -> None:
     def ask(sql: str) -> list[Row]:
-        raise Failed(FloodmarkError("not to be asked"))
+        raise StatementFailed(FloodmarkError("not to be asked"))
 
     assert detailed(failure_of(Problem("1023", CYCLE, "XX000")), ask, 42).again
 

@@ -11,7 +11,7 @@ import pytest
 
 from floodmark.load.redshift.files import UNKNOWN, Proven
 from floodmark.load.redshift.merge import RedshiftPut, put
-from floodmark.load.redshift.steps import Check, Choose, Do, Step
+from floodmark.load.redshift.steps import Choose, Do, Expect, Step
 from floodmark.model.commit import DataFile, LoadAs
 from floodmark.model.errors import DataError
 from floodmark.model.table import Column, Table
@@ -167,7 +167,7 @@ def test_count_ranges_and_duplicates_of_the_staged_rows_are_one_query() -> None:
 
 
 def test_a_difference_from_the_files_is_named() -> None:
-    (proof,) = (step for step in put(spec(), "delete", [[file(id=(1, 5))]]) if isinstance(step, Check))
+    (proof,) = (step for step in put(spec(), "delete", [[file(id=(1, 5))]]) if isinstance(step, Expect))
     assert str(proof.error("rows 1")).startswith("floodmark_stage has 1 rows, but the commits have 2")
     assert str(proof.error("column my day")).startswith("column my day has a different range")
     assert str(proof.error(None)).startswith("Redshift's rows differ from the files'")  # through the Data API
@@ -194,7 +194,7 @@ def test_no_long_document_silently_becomes_null() -> None:
     docs = tuple(Column(name, "json", "json") for name in ("doc", "more"))
     made = spec(changed(ORDERS, columns=(ID, *docs)), documents=frozenset({"more", "doc"}))
     steps = put(made, "merge", [[file(id=(1, 5))]])
-    (check,) = (step for step in steps if isinstance(step, Check) and "VARCHAR(MAX)" in step.sql)
+    (check,) = (step for step in steps if isinstance(step, Expect) and "VARCHAR(MAX)" in step.sql)
     assert (check.sql, check.want) == (
         'SELECT count(*) FROM "floodmark_stage" WHERE ("doc" IS NOT NULL AND CAST("doc" AS VARCHAR(MAX)) IS NULL) '
         'OR ("more" IS NOT NULL AND CAST("more" AS VARCHAR(MAX)) IS NULL)',
@@ -215,4 +215,4 @@ def test_a_snapshot_is_proven_in_the_stage_where_the_target_does_not_show_its_ro
     assert again[:2] == ['DELETE FROM "public"."orders"', 'CREATE TEMP TABLE "floodmark_stage"']
     assert again[-1] == 'INSERT INTO "public"."orders"'
     *_, check = put(replace(snapshot, filled=False), "replace", [[file(day=(1, 5))]])
-    assert isinstance(check, Check)  # a target of our own making hides nothing
+    assert isinstance(check, Expect)  # a target of our own making hides nothing

@@ -5,12 +5,11 @@ from pathlib import Path
 import pytest
 
 from floodmark.config.load import StoreSpec
-from floodmark.log.activity import activity
 from floodmark.log.claim import Claimed, claim
-from floodmark.log.document import Failure
-from floodmark.log.lease import Holder, holder
+from floodmark.log.copies import Publisher
+from floodmark.log.document import StageFailure
+from floodmark.log.lease import Holder, activity, holder
 from floodmark.log.log import Log, draft
-from floodmark.log.publish import Watermark
 from floodmark.model.commit import Batch, Owner
 from floodmark.store.store import Store
 from tests.support.samples import RUN, TABLE, History, at, files, window
@@ -84,7 +83,7 @@ def test_a_run_is_seen_through_its_lease(store: Store) -> None:
 
 def test_the_document_shows_a_failure_from_before_there_was_a_log(store: Store) -> None:
     state = Log(store, TABLE.name).read()
-    failure = Failure("extract", "MySQL is away", "2025-08-14T17:12:45.654321Z")
-    shown = Watermark(store, TABLE.name, "").current(state, (), failure)
+    failure = StageFailure("extract", "MySQL is away", "2025-08-14T17:12:45.654321Z")
+    shown = Publisher(store, TABLE.name, "").current(state, (), failure)
     assert (shown["mysql_status"], shown["last_error"]) == ("failed", "MySQL is away")
     assert shown["last_error_time"] == failure.at and shown["commit"] is None

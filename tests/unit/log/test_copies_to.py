@@ -10,12 +10,11 @@ import pytest
 
 from floodmark.config.load import CopiesTo, StoreSpec
 from floodmark.log import pipeline
-from floodmark.log.copies_to import introduce, send
+from floodmark.log.copies import Publisher, examine, introduce, send
 from floodmark.log.document import Copy, commit_path, primary_path
 from floodmark.log.fold import State
 from floodmark.log.log import Log, tables
-from floodmark.log.publish import Watermark, examine
-from floodmark.log.recovery.recover import recoveries
+from floodmark.log.recovery import recoveries
 from floodmark.model.errors import ConfigError, TransientError
 from floodmark.model.times import stamp
 from floodmark.store.places import finish
@@ -61,12 +60,12 @@ def test_with_the_log_a_place_has_every_commit_even_earlier_ones(tmp_path: Path)
     store = opened(tmp_path, log=True)
     log = Log(store, NAME)
     state = batches(log, claimed(log, "later"), 3)
-    Watermark(store, NAME, RUN, log=log).publish(state, ledger(state))
+    Publisher(store, NAME, RUN, log=log).publish(state, ledger(state))
     finish(store.places)
     assert content(store.places[0].store, f"commits/{NAME}/") == content(store, f"commits/{NAME}/")
     # From then on only what is new is sent.
     state = batches(log, state, 1)
-    Watermark(store, NAME, RUN, log=log).publish(state, ledger(state))
+    Publisher(store, NAME, RUN, log=log).publish(state, ledger(state))
     finish(store.places)
     assert store.places[0].store.get(commit_path(NAME, state.n)) == store.get(commit_path(NAME, state.n))
 
@@ -281,7 +280,7 @@ def test_objects_of_another_log_in_a_place_are_moved_aside_not_overwritten(tmp_p
     alone = Store(StoreSpec(url=store.spec.url))
     log, anew = published(alone, count=1)
     store = Store(spec(tmp_path, log=True))
-    Watermark(store, NAME, "again").publish(batches(log, claimed(log, "again"), 1), None)
+    Publisher(store, NAME, "again").publish(batches(log, claimed(log, "again"), 1), None)
     finish(store.places)
     assert (
         json.loads(place.get(primary_path(NAME)) or b"{}")["checkpoint"]["body"]["state"]["log"] == anew.log
@@ -306,7 +305,7 @@ def test_commits_in_a_place_that_a_restored_store_has_lost_are_moved_aside(
     def go_on(run: str, more: int) -> State:
         table = Log(store, NAME)
         state = batches(table, claimed(table, run), more)
-        Watermark(store, NAME, run, log=table).publish(state, ledger(state))
+        Publisher(store, NAME, run, log=table).publish(state, ledger(state))
         finish(store.places)
         return state
 
@@ -333,7 +332,7 @@ def test_a_run_that_is_behind_leaves_the_newer_copy_in_a_place(tmp_path: Path) -
     store = opened(tmp_path, log=True)
     log, state = published(store)
     later = batches(log, claimed(log, "later"), 3)
-    Watermark(store, NAME, "later", log=log).publish(later, ledger(later))
+    Publisher(store, NAME, "later", log=log).publish(later, ledger(later))
     finish(store.places)
     before = content(store.places[0].store, "")
     slow = Store(spec(tmp_path, log=True))

@@ -11,11 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from floodmark.config.load import StoreSpec
-from floodmark.log.document import commit_path, document, observe, primary_path
+from floodmark.log.copies import Publisher, data_commits, parse
+from floodmark.log.document import commit_path, condense, document, observe, primary_path
 from floodmark.log.fold import Counted, State, fold
-from floodmark.log.load_status import condense
 from floodmark.log.log import Log
-from floodmark.log.publish import Watermark, data_commits, parse
 from floodmark.model.commit import Batch, Clean, CleanedFiles, Deletes, GivenUp, Reset, Set
 from floodmark.model.json import digest, dump
 from floodmark.model.ledger import LedgerRow
@@ -173,7 +172,7 @@ def laid(store: Store) -> History:
     history.add(Batch, files=files(70, prefix="again"), overlap="seen")
     for commit, _ in history.commits:
         store.create(commit_path(NAME, commit.n), dump(commit))
-    Watermark(store, NAME, "run").publish(history.state, history.ledger())
+    Publisher(store, NAME, "run").publish(history.state, history.ledger())
     body = json.loads(store.get(primary_path(NAME)) or b"")
     inner = body["checkpoint"]["body"]
     for field in ("apart", "retired"):
@@ -196,7 +195,7 @@ def test_a_log_counted_by_an_earlier_version_is_recounted(store: Store) -> None:
     assert parse(store.get(primary_path(NAME)), NAME) is not None
     state = Log(store, NAME).read()
     assert state == history.state and state.extracted == Counted(100, 70)
-    away = Watermark(store, NAME, "").current(state, None)
+    away = Publisher(store, NAME, "").current(state, None)
     assert (away["redshift_rows_loaded"], away["redshift_rows_reloaded"]) == (100, 70)
 
 
@@ -229,7 +228,7 @@ def test_commits_are_looked_up_if_the_ledger_has_only_some_of_the_older_ones(
     for commit, _ in history.commits:
         store.create(commit_path(NAME, commit.n), dump(commit))
     assert [d.rows for d in data_commits(store, NAME, [2, 3, 9])] == [100, 70]
-    shown = Watermark(store, NAME, "run").publish(history.state, history.ledger(3, 4))
+    shown = Publisher(store, NAME, "run").publish(history.state, history.ledger(3, 4))
     assert (shown["redshift_rows_loaded"], shown["redshift_rows_reloaded"]) == (0, 75)
 
 

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from floodmark.config.load import StoreSpec
-from floodmark.log import publish
-from floodmark.log.document import Failure, primary_path
+from floodmark.log import copies
+from floodmark.log.copies import Publisher
+from floodmark.log.document import StageFailure, primary_path
 from floodmark.log.held import HeldTable
 from floodmark.log.log import draft
-from floodmark.log.publish import Watermark
 from floodmark.model.commit import Batch
 from floodmark.model.errors import ConflictError
 from floodmark.model.run import EXTRACT, LOAD
@@ -39,8 +39,8 @@ def store(tmp_path: Path) -> Counting:
 
 
 @pytest.fixture
-def watermark(store: Store) -> Watermark:
-    return Watermark(store, TABLE.name, RUN)
+def watermark(store: Store) -> Publisher:
+    return Publisher(store, TABLE.name, RUN)
 
 
 def published(store: Store) -> int | None:
@@ -56,7 +56,7 @@ def eventually(true: Callable[[], bool]) -> bool:
     return true()
 
 
-def test_a_publication_that_follows_saves_the_one_that_waits(store: Counting, watermark: Watermark) -> None:
+def test_a_publication_that_follows_saves_the_one_that_waits(store: Counting, watermark: Publisher) -> None:
     history = synced()
     watermark.publish_soon(history.state, None, succeeded=EXTRACT)
     assert published(store) is None
@@ -67,10 +67,10 @@ def test_a_publication_that_follows_saves_the_one_that_waits(store: Counting, wa
 
 
 def test_a_publication_waits_for_two_seconds_at_most(
-    store: Counting, watermark: Watermark, monkeypatch: pytest.MonkeyPatch
+    store: Counting, watermark: Publisher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert publish.SOON <= 2
-    monkeypatch.setattr(publish, "SOON", 0.05)
+    assert copies.SOON <= 2
+    monkeypatch.setattr(copies, "SOON", 0.05)
     history = synced()
     watermark.publish_soon(history.state, None)
     later = history.add(Batch, files=files(1))
@@ -79,7 +79,7 @@ def test_a_publication_waits_for_two_seconds_at_most(
 
 
 def test_a_load_of_earlier_commits_publishes_the_newer_one_that_waits(
-    store: Counting, watermark: Watermark
+    store: Counting, watermark: Publisher
 ) -> None:
     history = synced()
     loading, ledger = history.state, history.ledger()
@@ -88,12 +88,12 @@ def test_a_load_of_earlier_commits_publishes_the_newer_one_that_waits(
     assert shown["commit"] == 3 and len(shown["pending_s3_files"]) == 1
 
 
-def test_a_success_that_waits_is_not_forgotten_by_a_failure_of_the_other_stage(watermark: Watermark) -> None:
+def test_a_success_that_waits_is_not_forgotten_by_a_failure_of_the_other_stage(watermark: Publisher) -> None:
     history = synced()
     later = "2099-01-01T00:00:00.000000Z"  # so that no commit overcomes it
-    watermark.publish(history.state, None, failure=Failure("extract", "no source", later))
+    watermark.publish(history.state, None, failure=StageFailure("extract", "no source", later))
     watermark.publish_soon(history.state, None, succeeded=EXTRACT)
-    shown = watermark.publish(history.state, None, failure=Failure("load", "no warehouse", stamp()))
+    shown = watermark.publish(history.state, None, failure=StageFailure("load", "no warehouse", stamp()))
     assert (shown["mysql_status"], shown["redshift_status"]) == ("success", "failed")
     assert [f.message for f in watermark.failures] == ["no warehouse"]
 
@@ -141,7 +141,7 @@ def test_a_run_that_was_paused_for_long_leaves_the_copies_to_its_successor(
 ) -> None:
     held = due_in(store)
     other = taken_over(held, store)
-    monkeypatch.setattr(publish, "LATE", -1.0)  # as if the process had slept
+    monkeypatch.setattr(copies, "LATE", -1.0)  # as if the process had slept
     held.release()
     assert published(store) == 3
     other.release()

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from floodmark.log.document import condense
 from floodmark.log.fold import State, fold
-from floodmark.log.load_status import condense
 from floodmark.model.commit import Batch, Claim, Commit, Deletes, Open, Reset, Restore, Set
 from floodmark.model.errors import DataError
 from floodmark.model.json import dump, load

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from floodmark.config.load import AlertSpec
-from floodmark.log.document import Failure
+from floodmark.log.document import StageFailure
 from floodmark.log.status import LastVerify, Live, TableStatus
 from floodmark.model.run import Lag
 from floodmark.model.times import stamp
@@ -57,7 +57,7 @@ CASES: list[tuple[dict[str, Any], dict[str, Any], dict[str, Any], str, str]] = [
     (failed(4, caught_up_at=ago(LATE)), {}, {}, "behind", "why"),
     (failed(4, caught_up_at=None, failing_since=ago(LATE)), {}, {}, "behind", "why"),
     ({}, {"document": {**SYNCED.document, "last_error": "the load failed"}}, {}, "failing", "will be tried again: the load failed"),
-    ({"failure": Failure("extract", "away", ago(9))}, {"document": {}}, {}, "failing", "will be tried again: away"),
+    ({"failure": StageFailure("extract", "away", ago(9))}, {"document": {}}, {}, "failing", "will be tried again: away"),
     ({}, {"open": True}, {}, "failing", "the last run was interrupted; the next one continues from there"),
     ({}, {"open": True}, {"running": True}, "ok", ""),
     ({"lag": Lag(seconds=LATE)}, {}, {}, "behind", "1 d 1 h behind the source, target 1 d 1 h"),

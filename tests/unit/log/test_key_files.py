@@ -7,18 +7,18 @@ from pathlib import Path
 
 import pytest
 
-from floodmark.clean.choose import Wanted
+from floodmark.clean.choose import Selection
 from floodmark.clean.command import s3clean_list, s3clean_orphans
 from floodmark.config.load import Config, load
 from floodmark.extract.files import key_table, write_keys
 from floodmark.log.claim import Claimed, claim
+from floodmark.log.copies import Publisher
 from floodmark.log.document import commit_path
 from floodmark.log.fold import NothingLeft
 from floodmark.log.log import Log, draft
-from floodmark.log.publish import Watermark
 from floodmark.model.commit import DataFile, Deletes
 from floodmark.store.store import Store
-from floodmark.watermark.drill import watermark_drill
+from floodmark.watermark.backups import watermark_drill
 from floodmark.watermark.validate import watermark_validate
 from floodmark.web.detail import count
 from tests.support.samples import RUN, TABLE
@@ -62,7 +62,7 @@ def committed(store: Store, place: str) -> DataFile:
             load_as="delete",
             purpose="where",
         )
-        Watermark(store, TABLE.name, RUN).publish(log.append(taken.state, commit), [])
+        Publisher(store, TABLE.name, RUN).publish(log.append(taken.state, commit), [])
     return file
 
 
@@ -87,7 +87,7 @@ def test_a_key_file_that_no_commit_names_is_an_orphan_and_goes(config: Config, p
     stray = lay(store, place, claim=9)
     found = watermark_validate(config, [TABLE.name], run="20250101_000000_test")
     assert [f["kind"] for f in found["tables"][0]["findings"]] == ["orphan"]
-    gone = s3clean_orphans(config, [TABLE.name], "20250102_000000_test", Wanted())
+    gone = s3clean_orphans(config, [TABLE.name], "20250102_000000_test", Selection())
     assert [f["uri"] for f in gone["files"]] == [store.uri(stray.path)]
     assert store.get(stray.path) is None and store.get(kept.path) is not None
 
@@ -96,7 +96,7 @@ def test_a_key_file_that_no_commit_names_is_an_orphan_and_goes(config: Config, p
 def test_a_lost_commit_of_keys_is_rebuilt_from_its_file(
     config: Config, place: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("floodmark.log.publish.TAIL_COMMITS", 0)
+    monkeypatch.setattr("floodmark.log.copies.TAIL_COMMITS", 0)
     store = Store(config.store)
     file = committed(store, place)
     log = Log(store, TABLE.name)

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from floodmark.config.load import StoreSpec
-from floodmark.log.activity import activity
-from floodmark.log.lease import Holder
+from floodmark.log.lease import Holder, activity
 from floodmark.log.status import Live, live_path, read_live
 from floodmark.model import events
 from floodmark.model.commit import Owner

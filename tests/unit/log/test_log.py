@@ -10,10 +10,10 @@ import pytest
 from floodmark.config.load import StoreSpec
 from floodmark.host.retry import Retries
 from floodmark.load.pending import pending
+from floodmark.log.copies import Publisher
 from floodmark.log.document import commit_path, primary_path
 from floodmark.log.fold import State
 from floodmark.log.log import Log, Taken, draft
-from floodmark.log.publish import Watermark
 from floodmark.model.commit import Batch, Claim, Open, Owner, Reset, files_of
 from floodmark.model.errors import ConflictError, DataError, NoAnswer, TransientError
 from floodmark.model.json import dump
@@ -227,7 +227,7 @@ def test_a_commit_under_another_s_number_is_damage(log: Log, store: Store) -> No
 
 def test_a_read_resumes_from_the_published_checkpoint(log: Log, store: Unreliable) -> None:
     state = batches(log, claimed(log), 30)
-    Watermark(store, TABLE.name, RUN).publish(state, None)
+    Publisher(store, TABLE.name, RUN).publish(state, None)
     state = batches(log, state, 3)
     store.reads.clear()
     assert log.read() == state
@@ -249,7 +249,7 @@ def test_a_checkpoint_with_one_digit_changed_is_not_used(
     change: tuple[bytes, bytes], log: Log, store: Store
 ) -> None:
     state = batches(log, claimed(log), 5)
-    Watermark(store, TABLE.name, RUN).publish(state, None)
+    Publisher(store, TABLE.name, RUN).publish(state, None)
     whole = store.get(primary_path(TABLE.name)) or b""
     assert change[0] in whole
     store.put(primary_path(TABLE.name), whole.replace(*change))
@@ -260,7 +260,7 @@ def test_a_checkpoint_of_another_log_is_not_used(log: Log, store: Store, tmp_pat
     state = batches(log, claimed(log), 5)
     elsewhere = Store(StoreSpec(url=str(tmp_path / "elsewhere")))
     other = Log(elsewhere, TABLE.name)
-    Watermark(store, TABLE.name, RUN).publish(batches(other, claimed(other), 3), None)
+    Publisher(store, TABLE.name, RUN).publish(batches(other, claimed(other), 3), None)
     assert log.read() == state
 
 

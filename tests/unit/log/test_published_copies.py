@@ -11,10 +11,11 @@ import pytest
 from floodmark.config.load import StoreSpec
 from floodmark.host.retry import Retries
 from floodmark.log.claim import Claimed, claim
+from floodmark.log.copies import Publisher, examine, parse, render
 from floodmark.log.document import (
     Copy,
-    Failure,
     Flaw,
+    StageFailure,
     commit_path,
     daily_path,
     document,
@@ -24,7 +25,6 @@ from floodmark.log.document import (
 )
 from floodmark.log.fold import State
 from floodmark.log.log import Log, draft
-from floodmark.log.publish import Watermark, examine, parse, render
 from floodmark.model.commit import Batch, Open, Reset
 from floodmark.model.errors import TransientError
 from floodmark.model.run import Stage
@@ -61,12 +61,12 @@ def store(tmp_path: Path) -> Recording:
 
 @pytest.fixture(autouse=True)
 def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("floodmark.log.publish.WRITING", Retries(3, 0.001))
+    monkeypatch.setattr("floodmark.log.copies.WRITING", Retries(3, 0.001))
 
 
 @pytest.fixture
-def watermark(store: Store) -> Watermark:
-    return Watermark(store, TABLE.name, RUN)
+def watermark(store: Store) -> Publisher:
+    return Publisher(store, TABLE.name, RUN)
 
 
 def stored(store: Store, path: str) -> dict[str, Any]:
@@ -74,7 +74,7 @@ def stored(store: Store, path: str) -> dict[str, Any]:
     return body
 
 
-def test_a_change_is_published_to_three_places(store: Recording, watermark: Watermark) -> None:
+def test_a_change_is_published_to_three_places(store: Recording, watermark: Publisher) -> None:
     history = synced()
     shown = watermark.publish(history.state, history.ledger())
     saved_at = shown["backup_metadata"]["saved_at"]
@@ -92,12 +92,12 @@ def test_a_change_is_published_to_three_places(store: Recording, watermark: Wate
     }
 
 
-def test_nothing_is_written_when_nothing_changed(store: Recording, watermark: Watermark) -> None:
+def test_nothing_is_written_when_nothing_changed(store: Recording, watermark: Publisher) -> None:
     history = synced()
     first = watermark.publish(history.state, history.ledger())
     store.writes.clear()
     assert watermark.publish(history.state, history.ledger()) == first
-    assert Watermark(store, TABLE.name, "another").publish(history.state, history.ledger()) == first
+    assert Publisher(store, TABLE.name, "another").publish(history.state, history.ledger()) == first
     assert watermark.current(history.state, history.ledger()) == first
     assert not store.writes
     watermark.publish(history.add(Batch, files=files(1)), history.ledger())
@@ -108,7 +108,7 @@ def test_nothing_is_written_when_nothing_changed(store: Recording, watermark: Wa
     "where", ["watermark/tables/", "watermark/backups/daily/", "watermark/backups/sessions/"]
 )
 def test_a_copy_that_can_not_be_written_does_not_stop_the_others(
-    where: str, store: Recording, watermark: Watermark, caplog: pytest.LogCaptureFixture
+    where: str, store: Recording, watermark: Publisher, caplog: pytest.LogCaptureFixture
 ) -> None:
     history = synced()
     store.refuse[where] = 3
@@ -122,7 +122,7 @@ def test_a_copy_that_can_not_be_written_does_not_stop_the_others(
 
 
 def test_a_write_that_fails_twice_succeeds_the_third_time(
-    store: Recording, watermark: Watermark, caplog: pytest.LogCaptureFixture
+    store: Recording, watermark: Publisher, caplog: pytest.LogCaptureFixture
 ) -> None:
     store.refuse["watermark/tables/"] = 2
     watermark.publish(synced().state, [])
@@ -136,7 +136,7 @@ def test_a_copy_that_reads_back_differently_is_written_again(tmp_path: Path) -> 
             super().put(path, data if path in self.writes else data[: len(data) // 2])
 
     store = Careless(StoreSpec(url=str(tmp_path)))
-    watermark = Watermark(store, TABLE.name, RUN)
+    watermark = Publisher(store, TABLE.name, RUN)
     watermark.publish(synced().state, [])
     for item in store.list("watermark/"):
         assert parse(store.get(item.path), TABLE.name) is not None
@@ -160,7 +160,7 @@ def test_a_copy_is_read_back_only_if_the_store_does_not_return_its_checksum(
             return found
 
     store = Telling(StoreSpec(url=str(tmp_path)))
-    Watermark(store, TABLE.name, RUN).publish(synced().state, [])
+    Publisher(store, TABLE.name, RUN).publish(synced().state, [])
     assert store.read == read and len(list(store.list("watermark/"))) == 3
 
 
@@ -178,7 +178,7 @@ def test_a_run_does_not_fetch_what_it_has_written_itself(tmp_path: Path) -> None
     assert isinstance(taken, Claimed)
     store.paths.clear()
     state = log.append(taken.state, draft(taken.state, Batch, RUN, files=files(1)))
-    Watermark(store, TABLE.name, RUN, log=log).publish(state, [])
+    Publisher(store, TABLE.name, RUN, log=log).publish(state, [])
     made = [commit.n for commit, _ in log.made([0, 1, 2])]
     assert made == [0, 1, 2] and not [p for p in store.paths if p.startswith(("commits/", "leases/"))]
     taken.lease.release()
@@ -190,7 +190,7 @@ def test_a_run_does_not_fetch_what_it_has_written_itself(tmp_path: Path) -> None
 
 def test_a_copy_survives_its_round_trip_and_no_other_table_accepts_it(store: Store) -> None:
     history = synced()
-    seen = observe(history.state, history.ledger(), failure=Failure("load", "no", stamp()))
+    seen = observe(history.state, history.ledger(), failure=StageFailure("load", "no", stamp()))
     data = render(document(seen, uri, {"saved_at": stamp()}), seen)
     copy = parse(data, TABLE.name)
     assert copy is not None and copy.checkpoint == seen
@@ -226,21 +226,21 @@ def test_a_copy_of_an_earlier_version_counts_and_one_of_a_later_version_does_not
 
 
 def test_without_a_ledger_the_load_stage_is_shown_as_it_was_last_known(
-    store: Store, watermark: Watermark
+    store: Store, watermark: Publisher
 ) -> None:
     history = synced()
     known = watermark.publish(history.state, history.ledger())
-    again = Watermark(store, TABLE.name, "later").current(history.state, None)
+    again = Publisher(store, TABLE.name, "later").current(history.state, None)
     assert again.pop("redshift_status_as_of") == known["backup_metadata"]["saved_at"]
     assert again == known
     history.add(Batch, files=files(5, prefix="new"))
-    newer = Watermark(store, TABLE.name, "later").current(history.state, None)
+    newer = Publisher(store, TABLE.name, "later").current(history.state, None)
     assert (newer["redshift_rows_loaded"], newer["redshift_status"]) == (100, "pending")
     assert len(newer["processed_s3_files"]) == 2 and len(newer["pending_s3_files"]) == 1
     assert (newer["mysql_rows_extracted"], newer["mysql_rows_reread"]) == (100, 5)
 
 
-def test_without_a_ledger_a_reset_of_the_load_is_not_hidden_by_an_older_copy(watermark: Watermark) -> None:
+def test_without_a_ledger_a_reset_of_the_load_is_not_hidden_by_an_older_copy(watermark: Publisher) -> None:
     history = synced()
     watermark.publish(history.state, history.ledger())
     shown = watermark.current(history.add(Reset, stages=("load",)), None)
@@ -248,18 +248,18 @@ def test_without_a_ledger_a_reset_of_the_load_is_not_hidden_by_an_older_copy(wat
     assert len(shown["pending_s3_files"]) == 2
 
 
-def test_a_ledger_that_was_never_read_is_shown_as_unknown(watermark: Watermark) -> None:
+def test_a_ledger_that_was_never_read_is_shown_as_unknown(watermark: Publisher) -> None:
     shown = watermark.current(synced().state, None)
     assert shown["redshift_status_as_of"] is None and shown["redshift_status"] == "pending"
 
 
-def test_a_failure_is_shown_until_its_stage_succeeds(store: Store, watermark: Watermark) -> None:
+def test_a_failure_is_shown_until_its_stage_succeeds(store: Store, watermark: Publisher) -> None:
     history = synced()
-    failure = Failure("load", "the warehouse is locked", stamp())
+    failure = StageFailure("load", "the warehouse is locked", stamp())
     shown = watermark.publish(history.state, [], failure=failure)
     assert (shown["mysql_status"], shown["redshift_status"]) == ("success", "failed")
     assert shown["last_error"] == "the warehouse is locked" and shown["updated_at"] == failure.at
-    later = Watermark(store, TABLE.name, "later")
+    later = Publisher(store, TABLE.name, "later")
     shown = later.publish(history.state, [], succeeded=EXTRACT)
     assert (shown["redshift_status"], shown["last_error"]) == ("failed", "the warehouse is locked")
     shown = later.publish(history.state, history.ledger(), succeeded=("extract", "load"))
@@ -267,24 +267,24 @@ def test_a_failure_is_shown_until_its_stage_succeeds(store: Store, watermark: Wa
     assert stored(store, primary_path(TABLE.name))["last_error"] is None
 
 
-def test_a_success_that_was_never_published_ends_a_failure_too(watermark: Watermark) -> None:
+def test_a_success_that_was_never_published_ends_a_failure_too(watermark: Publisher) -> None:
     history = synced()
     old = "2020-01-01T00:00:00.000000Z"
-    watermark.publish(history.state, [], failure=Failure("load", "no warehouse", stamp()))
+    watermark.publish(history.state, [], failure=StageFailure("load", "no warehouse", stamp()))
     assert watermark.current(history.state, history.ledger())["last_error"] is None
-    watermark.publish(history.state, history.ledger(), failure=Failure("extract", "no source", old))
+    watermark.publish(history.state, history.ledger(), failure=StageFailure("extract", "no source", old))
     assert watermark.current(history.state, history.ledger())["mysql_status"] == "success"
 
 
-def test_a_failure_of_each_stage_is_kept_apart(watermark: Watermark) -> None:
+def test_a_failure_of_each_stage_is_kept_apart(watermark: Publisher) -> None:
     history = History()
     history.claim(window=window("w", None, (at(1, 1),), at(2, 2)))
     history.add(Batch, window_id="w", slices=(0,), files=files(1))
     watermark.publish(
-        history.state, [], failure=Failure("extract", "no source", "2098-01-01T00:00:00.000000Z")
+        history.state, [], failure=StageFailure("extract", "no source", "2098-01-01T00:00:00.000000Z")
     )
     shown = watermark.publish(
-        history.state, [], failure=Failure("load", "no warehouse", "2098-01-02T00:00:00.000000Z")
+        history.state, [], failure=StageFailure("load", "no warehouse", "2098-01-02T00:00:00.000000Z")
     )
     assert (shown["mysql_status"], shown["redshift_status"], shown["last_error"]) == (
         "failed", "failed", "no warehouse",
@@ -295,7 +295,7 @@ def test_a_failure_of_each_stage_is_kept_apart(watermark: Watermark) -> None:
     )  # fmt: skip
 
 
-def test_a_slower_thread_does_not_revert_the_copies(store: Store, watermark: Watermark) -> None:
+def test_a_slower_thread_does_not_revert_the_copies(store: Store, watermark: Publisher) -> None:
     history = synced()
     before, ledger = history.state, history.ledger()
     watermark.publish(history.add(Batch, files=files(1)), None)
@@ -305,9 +305,11 @@ def test_a_slower_thread_does_not_revert_the_copies(store: Store, watermark: Wat
 
 
 def test_a_first_failure_before_any_commit_leaves_the_table_without_state(
-    store: Store, watermark: Watermark
+    store: Store, watermark: Publisher
 ) -> None:
-    shown = watermark.publish(State(TABLE.name), None, failure=Failure("extract", "access denied", stamp()))
+    shown = watermark.publish(
+        State(TABLE.name), None, failure=StageFailure("extract", "access denied", stamp())
+    )
     assert (shown["commit"], shown["mysql_status"], shown["last_error"]) == (None, "failed", "access denied")
     log = Log(store, TABLE.name)
     assert log.read() == State(TABLE.name)

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from floodmark.config.load import StoreSpec
+from floodmark.log.copies import Publisher, examine
 from floodmark.log.document import Copy, commit_path, primary_path
 from floodmark.log.fold import State
 from floodmark.log.log import Log, draft
-from floodmark.log.publish import Watermark, examine
-from floodmark.log.recovery.recover import recoveries
+from floodmark.log.recovery import recoveries
 from floodmark.model.commit import Batch
 from floodmark.model.times import stamp
 from floodmark.store.store import Store
@@ -133,7 +133,7 @@ def test_what_was_known_of_the_load_stage_survives_a_recovery(store: Store) -> N
     _, state = published(store)
     store.delete([primary_path(NAME)])
     state = Log(store, NAME).read()
-    shown = Watermark(store, NAME, "later").current(state, None)
+    shown = Publisher(store, NAME, "later").current(state, None)
     assert (shown["redshift_rows_loaded"], shown["redshift_rows_reloaded"]) == (3, 5)
     assert shown["redshift_status"] == "success"
     assert shown["redshift_status_as_of"]
@@ -193,7 +193,7 @@ def test_reading_a_log_of_thousands_fetches_a_handful_of_objects(store: Counting
     store.reads.clear()
     assert Log(store, NAME).read() == state
     assert len(store.reads) <= 4
-    watermark = Watermark(store, NAME, "later")
+    watermark = Publisher(store, NAME, "later")
     watermark.publish(state, ledger(state))
     state = batches(log, state, 1)
     store.reads.clear()
@@ -212,7 +212,7 @@ def test_a_copy_carries_few_commits_however_long_the_log_is(store: Store) -> Non
 def test_a_huge_commit_is_carried_all_the_same(store: Store) -> None:
     log, state = published(store)
     state = log.append(state, draft(state, Batch, RUN, files=files(*[1] * 900, prefix="huge")))
-    Watermark(store, NAME, RUN).publish(state, [])
+    Publisher(store, NAME, RUN).publish(state, [])
     whole = store.get(commit_path(NAME, state.n)) or b""
     assert len(whole) > 100_000
     store.delete([commit_path(NAME, state.n)])
@@ -250,7 +250,7 @@ def test_a_damaged_record_is_left_out(store: Store) -> None:
 def test_of_two_runs_that_began_in_one_second_the_later_copy_counts(store: Counting, later: str) -> None:
     log, state = published(store)
     state = batches(log, claimed(log, run := f"{RUN[:16]}{later}"), 2)
-    Watermark(store, NAME, run).publish(state, ledger(state))
+    Publisher(store, NAME, run).publish(state, ledger(state))
     lost = [o.path for o in store.list("") if "/sessions/" not in o.path]
     store.delete(lost)
     assert Log(store, NAME).read() == state

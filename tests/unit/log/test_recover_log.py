@@ -7,11 +7,11 @@ import pytest
 
 from floodmark.config.load import StoreSpec
 from floodmark.log.claim import Claimed, claim
+from floodmark.log.copies import Publisher
 from floodmark.log.document import commit_path
 from floodmark.log.fold import Damaged, NothingLeft, State
 from floodmark.log.log import Log, tables
-from floodmark.log.publish import Watermark
-from floodmark.log.recovery.recover import recoveries
+from floodmark.log.recovery import recoveries
 from floodmark.model.errors import DataError
 from floodmark.store.store import Store
 from tests.support.samples import RUN, TABLE
@@ -47,7 +47,7 @@ def test_a_lost_log_is_restored_byte_for_byte(store: Store) -> None:
 def test_a_lost_log_continues_from_the_copy_even_if_older_commits_are_lost(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("floodmark.log.publish.TAIL_COMMITS", 3)
+    monkeypatch.setattr("floodmark.log.copies.TAIL_COMMITS", 3)
     _, state = published(store)
     newest = store.get(commit_path(NAME, state.n))
     store.delete(content(store, f"commits/{NAME}/"))
@@ -62,11 +62,11 @@ def test_a_lost_log_continues_from_the_copy_even_if_older_commits_are_lost(
 def test_older_sessions_restore_what_the_newest_copy_no_longer_carries(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("floodmark.log.publish.TAIL_COMMITS", 5)
+    monkeypatch.setattr("floodmark.log.copies.TAIL_COMMITS", 5)
     log = Log(store, NAME)
     for run in ("20250819_150000_aaaa", "20250819_160000_bbbb", "20250819_170000_cccc"):
         state = batches(log, claimed(log, run), 3)
-        Watermark(store, NAME, run).publish(state, [])
+        Publisher(store, NAME, run).publish(state, [])
     before = content(store, f"commits/{NAME}/")
     store.delete(before)
     assert Log(store, NAME).read() == state

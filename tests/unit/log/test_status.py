@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from floodmark.config.load import StoreSpec
-from floodmark.log.document import Failure
+from floodmark.log.document import StageFailure
 from floodmark.log.status import (
     Day,
     LastVerify,
@@ -27,9 +27,8 @@ from floodmark.log.status import (
     write_run,
     write_verify,
 )
-from floodmark.model.column_changes import ColumnChange, column_changes
 from floodmark.model.errors import TransientError, VerificationError
-from floodmark.model.json import dump
+from floodmark.model.lineage import ColumnChange, column_changes
 from floodmark.model.results import Watermark
 from floodmark.model.run import Lag, TableReport
 from floodmark.store.store import Store
@@ -91,26 +90,6 @@ def test_fields_of_a_later_version_are_ignored(store: Store) -> None:
         month_path("s.t", "202611"), b'{"table_name":"s.t","days":[{"day":"2026-11-17","x":1}],"new":{}}'
     )
     assert days(store, "202611") == (Day("2026-11-17"),)
-
-
-def test_the_objects_of_the_version_before_are_read_once_and_replaced(store: Counting) -> None:
-    old = b'{"table_name":"s.t","run":"r","last_check_time":"2026-01-01T00:00:00Z","failure":null,"exit_code":0,'
-    work = b'"work":{"run":"r","at":"x","exit_code":0,"files":4,"bytes":9,"stages":{"load":2.0}}}'
-    store.put("status/checks/s.t.json", old + work)
-    verify = LastVerify("s.t", RUN, NOW, 1.0, False, missing=3)
-    store.put("status/verify/s.t.json", dump(verify))
-    before = read_status(store, "s.t")
-    assert before is not None and before.verify == verify and before.work is not None
-    assert (before.work.files_written, before.work.bytes_written, before.work.stage_seconds) == (
-        4,
-        9,
-        {"load": 2.0},
-    )
-    write_run(store, idle(), "r2")
-    after = read_status(store, "s.t")
-    assert after is not None and (after.run, after.last_check_time) == ("r2", "2026-01-01T00:00:00Z")
-    assert (after.verify, after.work) == (verify, before.work)
-    assert [o.path for o in store.list("status/")] == [status_path("s.t")]
 
 
 def test_an_idle_sync_costs_one_read_and_one_write(store: Counting) -> None:
@@ -230,11 +209,11 @@ def test_the_last_change_of_columns_is_kept() -> None:
 
 def test_a_status_survives_its_way_through_the_store(store: Counting) -> None:
     report = busy(5, lag_after=Lag(ids=3), stage_seconds={"extract": 1.0, "load": 0.5})
-    write_run(store, report, RUN, looked=NOW, failure=Failure("extract", "away", NOW))
+    write_run(store, report, RUN, looked=NOW, failure=StageFailure("extract", "away", NOW))
     status = read_status(store, "s.t")
     assert status is not None and status.at is not None and read_status(store, "s.other") is None
     again, _ = TableStatus("s.t").after_run(
-        report, RUN, status.at, looked=NOW, failure=Failure("extract", "away", NOW)
+        report, RUN, status.at, looked=NOW, failure=StageFailure("extract", "away", NOW)
     )
     assert status == again and status.work is not None and status.work.stage_seconds["load"] == 0.5
     store.read_only = True

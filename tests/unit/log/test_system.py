@@ -10,7 +10,7 @@ import pytest
 
 from floodmark.cli.main import main
 from floodmark.config.load import load
-from floodmark.log.system import PATH, Starts, system_get, system_set
+from floodmark.log.pipeline import SYSTEM_PATH, Starts, system_get, system_set
 from floodmark.model.errors import DataError
 from floodmark.store.store import Store
 
@@ -39,13 +39,13 @@ def test_the_system_watermark_takes_precedence_over_the_configured_start(folder:
 )
 def test_the_older_tool_s_file_is_understood(folder: Path, text: str) -> None:
     config = load()
-    Store(config.store).put(PATH, text.encode())
+    Store(config.store).put(SYSTEM_PATH, text.encode())
     assert system_get(config) == {"timestamp": "2025-08-04 00:00:00"}
 
 
 def test_an_unreadable_one_is_never_ignored(folder: Path) -> None:
     config = load()
-    Store(config.store).put(PATH, b"\xff\x00rubbish")
+    Store(config.store).put(SYSTEM_PATH, b"\xff\x00rubbish")
     with pytest.raises(DataError, match="does not hold a timestamp"):
         Starts(Store(config.store), config).of("shop.orders")
     assert system_set(config, preset="today")["undo"] == "floodmark watermark clear --force"
@@ -73,7 +73,7 @@ def test_without_a_terminal_it_is_changed_only_with_force(
     assert "--force" in capsys.readouterr().err
     assert not (folder / "lake").exists()
     assert main(["watermark", *line, "--force"]) == 0
-    assert (folder / "lake" / PATH).exists()
+    assert (folder / "lake" / SYSTEM_PATH).exists()
 
 
 @pytest.mark.parametrize(("answer", "code"), [("y\n", 0), ("n\n", 2)])
@@ -86,7 +86,7 @@ def test_on_a_terminal_it_asks(
         monkeypatch.setattr("sys.stdin", stdin)
         assert main(["watermark", "reset", "aug4"]) == code
     os.close(typist)
-    assert (folder / "lake" / PATH).exists() == (code == 0)
+    assert (folder / "lake" / SYSTEM_PATH).exists() == (code == 0)
 
 
 def test_the_command_to_undo_a_change_is_printed(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -105,14 +105,14 @@ def test_clear_removes_it_and_can_be_undone(folder: Path, capsys: pytest.Capture
     main(["watermark", "set", "--timestamp", "2025-08-04", "--force"])
     capsys.readouterr()
     assert main(["watermark", "clear"]) == 2
-    assert "--force" in capsys.readouterr().err and (folder / "lake" / PATH).exists()
+    assert "--force" in capsys.readouterr().err and (folder / "lake" / SYSTEM_PATH).exists()
     assert main(["watermark", "clear", "--force", "--json"]) == 0
     undo = 'floodmark watermark set --timestamp "2025-08-04 00:00:00" --force'
     assert json.loads(capsys.readouterr().out) == {"timestamp": None, "undo": undo}
-    assert not (folder / "lake" / PATH).exists()
+    assert not (folder / "lake" / SYSTEM_PATH).exists()
 
 
 def test_clear_removes_an_unreadable_one(folder: Path) -> None:
-    Store(load().store).put(PATH, b"rubbish")
+    Store(load().store).put(SYSTEM_PATH, b"rubbish")
     assert main(["watermark", "clear", "--force"]) == 0
     assert system_get(load()) == {"timestamp": None}

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from floodmark.model.definitions import one_collation, rewritten
+from floodmark.model.lineage import one_collation, rewritten
 from floodmark.model.table import Column
 
 

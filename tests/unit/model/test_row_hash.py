@@ -204,26 +204,6 @@ def test_groups_are_the_first_digits() -> None:
     assert row_hash.from_hex(texts).equals(rows)
 
 
-def test_a_lookup_finds_what_is_in_finds() -> None:
-    rows = hashes([pa.array(range(5000))], KEY)
-    halves = [bytes(8) + b"\1" * 8, bytes(16), b"\1" * 8 + bytes(8), b"\1" * 15 + b"\0", b"\0" + b"\xff" * 15]
-    odd = pa.array([*halves, rows[3].as_py()[:8] + bytes(8)], row_hash.HASH)
-    asked = pa.concat_arrays([rows, odd])
-    for some in (
-        rows[::7],
-        rows[:1],
-        rows[:0],
-        odd,
-        odd[1:3],
-        pa.concat_arrays([odd[:2], rows[40:90], rows[50:60]]),
-    ):
-        some = pa.array(some.to_pylist(), row_hash.HASH)
-        found = row_hash.Lookup(some).among(asked)
-        assert found.equals(row_hash.among(asked, some))
-        assert row_hash.Lookup(some).among(asked[11:]).equals(found[11:])
-        assert len(row_hash.Lookup(some).among(asked[:0])) == 0
-
-
 def test_nothing_is_read_outside_of_a_buffer() -> None:
     module = row_hash.compiled
     good = struct.pack("<iii", 0, 1, 3)

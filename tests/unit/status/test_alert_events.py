@@ -7,7 +7,7 @@ import pytest
 
 from floodmark.config.load import AlertSpec
 from floodmark.log.status import LastVerify, TableStatus
-from floodmark.model.column_changes import ColumnChange
+from floodmark.model.lineage import ColumnChange
 from floodmark.model.run import Lag
 from floodmark.model.times import stamp
 from floodmark.status.alerts import (

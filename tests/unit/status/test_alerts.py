@@ -252,15 +252,3 @@ def test_a_damaged_pipeline_json_silences_no_alert(config: Config, hook: Receivi
     Store(config.store).put("pipeline.json", b"{")
     ended(config, DataError("the source was replaced"))
     assert [kind for kind, *_ in hook.events] == ["failed"]
-
-
-def test_a_status_of_version_0_1_0_counts_until_the_next_run_of_its_table(
-    config: Config, hook: Receiving
-) -> None:
-    """Otherwise an upgrade looks like a recovery."""
-    ended(config, DataError("the source was replaced"))
-    store, path = Store(config.store), "status/tables/s.t0.json"
-    store.put("status/checks/s.t0.json", store.get(path) or b"")
-    store.delete([path])
-    assert {one["table"]: one["state"] for one in Alerts(config).check()["tables"]}["s.t0"] == "failed"
-    assert [kind for kind, *_ in hook.events] == ["failed"]

@@ -16,9 +16,8 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from floodmark.config.load import StoreSpec
-from floodmark.log.outcomes import TableOutcome
-from floodmark.log.publish import Watermark
-from floodmark.log.status import Day, LastVerify, TableStatus, status_path, write_verify
+from floodmark.log.copies import Publisher
+from floodmark.log.status import Day, LastVerify, TableOutcome, TableStatus, status_path, write_verify
 from floodmark.model.errors import ConfigError, TransientError
 from floodmark.model.run import Lag
 from floodmark.status.facts import AllFacts, StoreFacts
@@ -44,7 +43,7 @@ NAME = TABLE.name
 def store(tmp_path: Path) -> Counting:
     """A store with one table and everything that can be known about it."""
     store = Counting(StoreSpec(url=str(tmp_path / "lake")))
-    Watermark(store, NAME, RUN).publish(synced().state, ())
+    Publisher(store, NAME, RUN).publish(synced().state, ())
     put_status(
         store,
         TableStatus(

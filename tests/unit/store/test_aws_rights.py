@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from floodmark.model.errors import ConfigError
-from floodmark.store.aws_rights import allowing
-from floodmark.store.s3_errors import Answer, translate
+from floodmark.store.s3 import Answer, allowing, translate
 
 KEY = "arn:aws:kms:eu-west-1:123456789012:key/0a1b"
 WHO = "arn:aws:iam::123456789012:user/sync"

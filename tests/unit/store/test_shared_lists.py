@@ -42,6 +42,10 @@ def counted(tmp_path: Path) -> tuple[Store, Counted]:
     return store, objects
 
 
+def lacks(store: Store, path: str, seconds: float = LONG) -> bool:
+    return store.recently(seconds).get(path) is None
+
+
 def test_threads_that_ask_for_different_objects_of_a_folder_share_one_list(
     counted: tuple[Store, Counted],
 ) -> None:
@@ -49,33 +53,35 @@ def test_threads_that_ask_for_different_objects_of_a_folder_share_one_list(
     store.put("leases/s.t7.json", b"{}")
     paths = [f"leases/s.t{n}.json" for n in range(50)]
     with ThreadPoolExecutor(8) as pool:
-        lacked = list(pool.map(lambda path: store.lacked(path, LONG), paths))
+        lacked = list(pool.map(lambda path: lacks(store, path), paths))
     assert [path for path, none in zip(paths, lacked, strict=True) if not none] == ["leases/s.t7.json"]
     assert objects.lists == 1
 
 
-def test_a_path_is_lacked_only_if_none_begins_like_it(counted: tuple[Store, Counted]) -> None:
-    store, _ = counted
+def test_nothing_is_listed_again_if_a_recent_list_has_nothing_that_begins_so(
+    counted: tuple[Store, Counted],
+) -> None:
+    store, objects = counted
     store.put("daily/s.t_20250101.json", b"{}")
-    assert not store.lacked("daily/s.t_", LONG)
-    assert store.lacked("daily/s.u_", LONG) and store.lacked("daily/s.a_", LONG)
+    recent = store.recently(LONG)
+    assert [o.path for o in recent.list("daily/s.t_")] == ["daily/s.t_20250101.json"]
+    assert not list(recent.list("daily/s.u_")) and not list(recent.list("daily/s.a_"))
+    assert objects.lists == 2, "one for all, and the one that was asked for"
 
 
 def test_an_answer_that_is_too_old_is_asked_for_again(counted: tuple[Store, Counted]) -> None:
     store, objects = counted
-    assert store.lacked("leases/s.t.json", LONG) and store.folders_of("commits/", old=LONG) == ((),)
-    store.put("leases/s.t.json", b"{}")
-    store.put("commits/s.t/0.json", b"{}")
-    assert store.lacked("leases/s.t.json", LONG) and store.folders_of("commits/", old=LONG) == ((),)
-    assert not store.lacked("leases/s.t.json", 1e-9) and store.folders_of("commits/") == (("s.t",),)
+    for _ in range(2):
+        assert lacks(store, "leases/s.t.json") and store.recently(LONG).folders("commits/") == ()
+        store.put("leases/s.t.json", b"{}")
+        store.put("commits/s.t/0.json", b"{}")
+    assert not lacks(store, "leases/s.t.json", 1e-9) and store.folders("commits/") == ("s.t",)
     assert objects.lists == 4
 
 
-def test_who_needs_the_newest_answer_is_told_that_none_is_known_without_a_list(
-    counted: tuple[Store, Counted],
-) -> None:
+def test_who_needs_the_newest_answer_makes_no_list(counted: tuple[Store, Counted]) -> None:
     store, objects = counted
-    assert not store.lacked("leases/s.t.json", 0.0) and objects.lists == 0
+    assert lacks(store, "leases/s.t.json", 0.0) and objects.lists == 0
 
 
 def test_a_folder_with_too_many_objects_for_one_list_is_not_relied_on(
@@ -85,7 +91,9 @@ def test_a_folder_with_too_many_objects_for_one_list_is_not_relied_on(
     monkeypatch.setattr(stores, "_ONE_LIST", 2)
     for n in range(3):
         store.put(f"leases/s.t{n}.json", b"{}")
-    assert not store.lacked("leases/s.u.json", LONG)
+    assert lacks(store, "leases/s.u.json")
+    store.put("leases/s.u.json", b"{}")
+    assert not lacks(store, "leases/s.u.json")
 
 
 def test_a_log_that_another_run_opens_after_the_list_is_noticed_by_the_first_commit(
@@ -107,7 +115,7 @@ def test_a_table_that_another_run_has_published_since_the_list_is_no_recovery(
     counted: tuple[Store, Counted],
 ) -> None:
     store, _ = counted
-    assert store.lacked(primary_path(NAME), LONG)
+    assert lacks(store, primary_path(NAME))
     _, state = published(store)
     assert Log(store, NAME).read(LONG) == state
     assert not list(store.list("watermark/recoveries/"))

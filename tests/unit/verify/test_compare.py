@@ -13,19 +13,21 @@ import duckdb
 import pytest
 import sqlglot
 
-from floodmark.load import canonical, row_text
+from floodmark.load import canonical
 from floodmark.load.redshift.data_api import MOST_BYTES
-from floodmark.model.canonical import GROUP, Digest, Entry, Part, Scope, Span, forms, groups, key_of
+from floodmark.model.canonical import GROUP, Digest, Entry, Scope, Span, forms, groups, key_of
 from floodmark.model.errors import DataError
 from floodmark.model.table import Column, Table
 from floodmark.model.warehouse import DUCKDB, REDSHIFT
 from floodmark.source import canonical as source
 from floodmark.source import ranges as edges
-from floodmark.verify.after_sync import before
-from floodmark.verify.compare import Differences, check_compared, check_parsed
-from floodmark.verify.gathered import Gathering
-from floodmark.verify.portions import LEFT_OUT, chunks, listings, most_rows, summed, suspects
-from floodmark.verify.sides import beside
+from floodmark.verify.compare import check_compared
+from floodmark.verify.lookup import Differences
+from floodmark.verify.run import before
+from floodmark.verify.scope import check_parsed
+from floodmark.verify.search import LEFT_OUT, beside, chunks, listings
+from floodmark.verify.task import Place
+from floodmark.verify.warehouse import summed
 from tests.support.described import changed, described
 
 ID = Column("id", "bigint(20)", "bigint", nullable=False)
@@ -79,7 +81,7 @@ def test_a_table_of_a_thousand_columns_is_compared_in_duckdb() -> None:
     named = ", ".join(f"c{i} INT" for i in range(1000))
     target.execute(f'CREATE TABLE t (id BIGINT, part INT, "at" TIMESTAMPTZ, {named})')
     target.execute(f"INSERT INTO t VALUES (1, 2, '2025-01-15 00:00:00Z', {', '.join(map(str, range(1000)))})")
-    place = row_text.TargetSql(row_text.DUCKDB, "t", {})
+    place = canonical.TargetSql(canonical.DUCKDB, "t", {})
     [(_, rows, total)] = target.execute(*canonical.digests(place, wide, [Span()])).fetchall()
     printed = ",".join(["1", "2", "2025-01-15 00:00:00.000000", *map(str, range(1000))])
     assert rows == 1 and total == int(_hashed(wide, printed)[:15], 16)
@@ -137,7 +139,7 @@ WIDE = changed(TABLE, columns=(ID, PART, AT, *MANY))
 
 def test_two_thousand_keys_of_a_wide_table_are_queried_in_statements_that_the_data_api_accepts() -> None:
     seen = scope(WIDE, redshift=True)
-    free = row_text.TargetSql(row_text.REDSHIFT, '"public"."t"', {})
+    free = canonical.TargetSql(canonical.REDSHIFT, '"public"."t"', {})
     bound = replace(free, longest=MOST_BYTES)
     keys = [(str(10**12 + n), str(n)) for n in range(2000)]
     [whole] = canonical.rows(free, seen, keys)
@@ -162,7 +164,7 @@ def test_two_thousand_keys_of_a_wide_table_are_queried_in_statements_that_the_da
 
 def test_a_table_with_too_many_columns_for_one_statement_is_refused_with_another_transport() -> None:
     many = tuple(replace(column, name=f"{column.name}_{i}") for column in MANY for i in range(20))
-    place = row_text.TargetSql(row_text.REDSHIFT, '"public"."t"', {}, MOST_BYTES)
+    place = canonical.TargetSql(canonical.REDSHIFT, '"public"."t"', {}, MOST_BYTES)
     with pytest.raises(DataError, match="too many columns") as refused:
         canonical.digests(
             place, scope(changed(TABLE, columns=(ID, PART, AT, *many)), redshift=True), [Span()]
@@ -177,12 +179,14 @@ def test_sums_are_the_same_in_one_statement_and_in_many(longest: int | None) -> 
     for n in range(40):
         target.execute(f"INSERT INTO t VALUES ({n}, {n % 3}, 'x{n}', '2025-01-15 00:00:00Z')")
     seen = scope(changed(TABLE, columns=(ID, PART, NAME, AT)))
-    place = row_text.TargetSql(row_text.DUCKDB, "t", {}, longest)
+    place = canonical.TargetSql(canonical.DUCKDB, "t", {}, longest)
     gone = [canonical.hash_of(seen, (str(n), str(n % 3))) for n in range(5, 35)]
     spans = [Span((n - 1, 9), (n + 3, 9)) for n in range(0, 40, 4)]
 
-    def asked(questions: tuple[str, ...]) -> dict[str, Digest]:
-        assert (len(questions) == 1) == (longest is None)
+    def asked(questions: tuple[str, ...]) -> dict[Place, Digest]:
+        assert (len(questions) == 2) == (longest is None), (
+            "those left out are taken off by a question of their own"
+        )
         return summed([row for sql in questions for row in target.execute(sql).fetchall()])
 
     kept = target.execute("SELECT id FROM t WHERE id NOT BETWEEN 5 AND 34").fetchall()
@@ -191,27 +195,6 @@ def test_sums_are_the_same_in_one_statement_and_in_many(longest: int | None) -> 
     by_group = asked(canonical.grouped(place, seen, 1, gone, [f"{n:x}" for n in range(16)]))
     assert sum(by_group.values(), Digest()) == sum(by_range.values(), Digest())
     assert sum(by_group.values(), Digest()).rows == len(kept) == 10
-
-
-def test_rows_that_have_changed_since_are_not_suspect() -> None:
-    listed = [
-        Entry(("1",), "a"), Entry(("2",), "b"), Entry(("3",), "c"), Entry(("4",), "x", place="beyond"), Entry(("5",), "e"),
-    ]  # fmt: skip
-    stored = [(("1",), "a"), (("2",), "other"), (("4",), "old"), (("5",), "e"), (("5",), "e"), (("6",), "f")]
-    assert sorted(suspects(listed, stored)) == [("2",), ("3",), ("5",), ("6",)]
-
-
-def test_a_search_gives_up_before_it_holds_more_missing_rows_than_it_may() -> None:
-    search = Gathering(TABLE, lambda source, warehouse: None, most=2)
-    gone = [("h", str(n), "1") for n in range(9)]
-    search.suspect([Entry(("1", "1"), "a"), Entry(("20", "1"), "a")], gone)
-    assert len(search.found.suspects) == 10, "deleted rows are no missing ones"
-    with pytest.raises(DataError, match=r"at least 3 rows that were read are missing from t\b"):
-        search.suspect([Entry(("21", "1"), "a"), Entry(("22", "1"), "a")], [])
-    search.found.source, search.found.warehouse = Digest(1003), Digest(1000)
-    with pytest.raises(DataError):  # before any key is fetched
-        search.tell()
-    Gathering(TABLE, lambda source, warehouse: None).suspect([Entry(("9", "1"), "a")] * 3, [])
 
 
 def test_rows_skipped_by_a_position_set_by_hand_are_not_compared() -> None:
@@ -268,8 +251,8 @@ def test_the_place_before_the_first_row_is_below_its_cursor() -> None:
 def test_the_queries_are_valid_sql_of_their_dialects() -> None:
     for redshift, dialect in ((False, "duckdb"), (True, "redshift")):
         asked = scope(redshift=redshift)
-        words = row_text.REDSHIFT if redshift else row_text.DUCKDB
-        place = row_text.TargetSql(words, '"s"."t"', {"_deleted_at": "timestamp", "id": "decimal(20,2)"})
+        words = canonical.REDSHIFT if redshift else canonical.DUCKDB
+        place = canonical.TargetSql(words, '"s"."t"', {"_deleted_at": "timestamp", "id": "decimal(20,2)"})
         spans = [Span(None, (5, 1)), Span((5, 1), (9, 2)), Span((20, 1), None)]
         for sql in (
             *canonical.digests(place, asked, spans, ["00ff" * 8]),
@@ -288,14 +271,14 @@ def test_the_queries_are_valid_sql_of_their_dialects() -> None:
 
 
 def test_ranges_that_adjoin_are_listed_as_one() -> None:
-    def part(after: int, upto: int, rows: int) -> Part:
-        return Part(Span((after,), (upto,)), Digest(rows, 1))
+    def sums(*ranges: tuple[int, int], rows: int) -> dict[Place, Digest]:
+        return {Span((after,), (upto,)): Digest(rows, 1) for after, upto in ranges}
 
-    adjoining = [part(n, n + 1, 10_000) for n in range(7)]
-    assert list(listings(adjoining)) == [(Span((0,), (5,)),), (Span((5,), (7,)),)]
-    apart = [part(2 * n, 2 * n + 1, 10) for n in range(25)]
-    assert [len(spans) for spans in listings(apart)] == [20, 5]
-    assert list(listings([part(0, 1, 400_000)])) == [(Span((0,), (1,)),)]
+    adjoining = sums(*((n, n + 1) for n in range(7)), rows=10_000)
+    assert list(listings(adjoining.items())) == [(Span((0,), (5,)),), (Span((5,), (7,)),)]
+    apart = sums(*((2 * n, 2 * n + 1) for n in range(25)), rows=10)
+    assert [len(spans) for spans in listings(apart.items())] == [20, 5]
+    assert list(listings(sums((0, 1), rows=400_000).items())) == [(Span((0,), (1,)),)]
 
 
 def test_a_comparison_that_left_out_every_row_of_the_source_has_proven_nothing() -> None:
@@ -304,13 +287,6 @@ def test_a_comparison_that_left_out_every_row_of_the_source_has_proven_nothing()
     for warehouse in (0, 5):
         with pytest.raises(DataError, match=r"nothing could be compared: every row \(5 rows\)"):
             check_compared(TABLE, Differences(rows_warehouse=warehouse, left_out=5))
-
-
-def test_a_groups_rows_are_those_of_the_larger_side() -> None:
-    source = {"a": Digest(3), "b": Digest(1)}
-    warehouse = {"a": Digest(1), "b": Digest(4), "c": Digest(5)}
-    assert [most_rows(part, source, warehouse) for part in "abcd"] == [3, 4, 5, 0]
-    assert list(chunks("abc", lambda part: most_rows(part, source, warehouse), 7, 3)) == [["a", "b"], ["c"]]
 
 
 def test_a_question_beside_ends_when_nobody_waits_for_it_any_more() -> None:

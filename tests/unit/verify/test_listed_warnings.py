@@ -11,9 +11,10 @@ import pytest
 from floodmark.config.load import SourceSpec
 from floodmark.model.canonical import Span, printed
 from floodmark.model.errors import DataError
-from floodmark.verify import hashed
+from floodmark.verify.rows import HashedRows
+from floodmark.verify.task import SourceJob
 from tests.support.described import described
-from tests.unit.verify.test_hashed import KEYS, SMALL, scope
+from tests.unit.verify.test_sides import KEYS, SMALL, scope
 
 
 class Warned:
@@ -38,9 +39,16 @@ class Warned:
         pass
 
 
+def listed(code: int) -> HashedRows:
+    session = cast(Any, Warned(code))
+    found = SourceJob(session.spec, scope(SMALL), (Span(),), listed=True)._rows(session).rows
+    assert found is not None
+    return found
+
+
 def test_comparisons_in_the_where_may_warn_for_every_row() -> None:
     """MySQL warns with 1292 for each row if a text is compared with a number."""
-    found = hashed.listed(cast(Any, Warned(1292)), scope(SMALL), [Span()], ())
+    found = listed(1292)
     assert found.keys(scope(SMALL)) == [("1",)]
     assert found.passed is not None and found.passed.num_rows == 1
 
@@ -48,7 +56,7 @@ def test_comparisons_in_the_where_may_warn_for_every_row() -> None:
 def test_a_lost_value_is_an_error() -> None:
     for code, hint in ((1301, "raise max_allowed_packet"), (4038, "correct the value")):
         with pytest.raises(DataError, match="values were lost") as found:
-            hashed.listed(cast(Any, Warned(code)), scope(SMALL), [Span()], ())
+            listed(code)
         assert hint in (found.value.hint or "")
 
 

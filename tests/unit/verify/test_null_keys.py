@@ -10,9 +10,9 @@ import pytest
 from floodmark.load import canonical
 from floodmark.model.canonical import Span
 from floodmark.model.table import Column, Table
-from floodmark.verify import hashed
+from floodmark.verify.warehouse import WarehouseRows
 from tests.support.described import described
-from tests.unit.verify.test_hashed import ID, SMALL, filled, scope, text
+from tests.unit.verify.test_sides import ID, SMALL, filled, scope, text
 
 PAIR = described(
     "s",
@@ -42,12 +42,13 @@ def test_a_null_in_a_key_is_summed_listed_and_looked_up_in_the_same_range(tmp_pa
     warehouse = filled(tmp_path / "w.duckdb", table, [*good, *odd])
     seen = scope(table)
     spans = [Span(a, b) for a, b in zip((None, *cuts), (*cuts, None), strict=True)]
-    digests = hashed.stored_digests(warehouse, seen, spans, [])
-    listed = [hashed.stored(warehouse, seen, [span]) for span in spans]
+    there = WarehouseRows(warehouse, seen)
+    digests = list(there.sums(spans)[0].values())
+    listed = [there.rows([span]) for span in spans]
     assert [d.rows for d in digests] == [rows.compared.num_rows for rows in listed]
     assert sum(d.rows for d in digests) == 100 + len(odd)
     for i, span in enumerate(spans):
-        [only] = hashed.stored_digests(warehouse, seen, [span], [])
+        [only] = there.sums([span])[0].values()
         assert only == digests[i]
         texts = warehouse.ask("t", lambda place, span=span: canonical.entries(place, seen, [span]))  # type: ignore[misc]
         assert texts is not None and len(texts) == digests[i].rows

@@ -7,15 +7,15 @@ import pytest
 
 from floodmark.config.load import Config, CopiesTo, SourceSpec, StoreSpec, WarehouseSpec
 from floodmark.log import pipeline
+from floodmark.log.copies import Publisher
 from floodmark.log.document import commit_path, primary_path
 from floodmark.log.log import Log
-from floodmark.log.publish import Watermark
 from floodmark.model.results import DrillResult
 from floodmark.model.times import stamp
 from floodmark.setup.doctor.store import examine_store
 from floodmark.store.places import finish
 from floodmark.store.store import Store
-from floodmark.watermark.drill import losses, watermark_drill
+from floodmark.watermark.backups import losses, watermark_drill
 from tests.support.samples import RUN
 from tests.support.watermark_copies import NAME, OTHER, batches, claimed, content, published
 
@@ -104,7 +104,7 @@ def test_pending_files_are_not_in_a_place(tmp_path: Path) -> None:
     store = filled(config)
     log = Log(store, NAME)
     state = batches(log, claimed(log, "later"), 1)
-    Watermark(store, NAME, RUN, log=log).publish(state, None)
+    Publisher(store, NAME, RUN, log=log).publish(state, None)
     finish(store.places)
     document, found = drilled(config)
     assert document["exit_code"] == 7

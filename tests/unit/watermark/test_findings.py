@@ -10,16 +10,16 @@ import pytest
 from floodmark.cli.main import main
 from floodmark.config.load import Config, load
 from floodmark.log.claim import Claimed, claim
+from floodmark.log.copies import Publisher
 from floodmark.log.fold import State
 from floodmark.log.log import Log, draft
-from floodmark.log.publish import Watermark
 from floodmark.model.commit import Batch, Reset
 from floodmark.model.errors import ConfigError
 from floodmark.model.ledger import Ledger, LedgerRow
 from floodmark.model.run import TableReport
 from floodmark.plan.tables import StoredTables
 from floodmark.store.store import Store
-from floodmark.watermark.findings import count_findings
+from floodmark.watermark.validate import count_findings
 from tests.support.samples import RUN, TABLE, at, window
 from tests.support.watermark_copies import synced
 
@@ -49,7 +49,7 @@ def read(store: Store, name: str) -> None:
     assert isinstance(taken, Claimed)
     with taken.lease:
         state = log.append(taken.state, draft(taken.state, Batch, RUN, window_id="w", slices=(0,)))
-        Watermark(store, name, RUN).publish(state, ())
+        Publisher(store, name, RUN).publish(state, ())
 
 
 def stored(config: Config) -> StoredTables:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from floodmark.log.document import primary_path
-from floodmark.log.outcomes import ErrorText
+from floodmark.log.status import ErrorText
 from floodmark.model.errors import TransientError
 from floodmark.store.store import Object, Store
 from floodmark.web.snapshot import Looks
@@ -223,7 +223,16 @@ def test_the_last_work_of_a_check_reads_like_the_report_of_its_run(filled: Fille
     stages = {"extract": 1.0, "load": 2.0}
     run = filled.run_id(30)
     filled.check(
-        "shop.orders", 1.0, work={"run": run, "at": "x", "files": 4, "bytes": 9, "stages": stages, **numbers}
+        "shop.orders",
+        1.0,
+        work={
+            "run": run,
+            "at": "x",
+            "files_written": 4,
+            "bytes_written": 9,
+            "stage_seconds": stages,
+            **numbers,
+        },
     )
     row = looks.look(NOW).row("shop.orders")
     assert row is not None

@@ -18,25 +18,8 @@ from typing import Any
 
 from floodmark.host.process import child_environment
 from floodmark.load.duckdb.file import AlreadyThere, Connection, DatabaseFile, NotThere, Unlike
-from floodmark.load.ledger import (
-    KEYED,
-    ORDER,
-    Count,
-    LedgerDialect,
-    LedgerSql,
-    Row,
-    ledger_rows,
-    load_sums,
-)
-from floodmark.load.protocol import (
-    COUNTS,
-    FRESHNESS,
-    LEDGER,
-    TARGETS,
-    Freshness,
-    LoadRequest,
-    quote,
-)
+from floodmark.load.ledger import KEYED, ORDER, Count, LedgerDialect, LedgerSql, Row, ledger_rows, load_sums
+from floodmark.load.protocol import COUNTS, FRESHNESS, LEDGER, TARGETS, Freshness, LoadRequest, quote
 from floodmark.model.errors import ConflictError, TransientError
 from floodmark.model.ledger import SUMMED_DIGITS, Ledger, LedgerRow, LoadSum, Part, TargetFiller
 from floodmark.model.times import STAMP
@@ -80,7 +63,7 @@ _HIGHEST = (1 << 63) - 1
 
 
 @dataclass(frozen=True)
-class LedgerTables:
+class DuckDBLedger:
     """The ledger, seen through one connection."""
 
     con: Connection
@@ -90,7 +73,7 @@ class LedgerTables:
     def sql(self) -> LedgerSql:
         return LedgerSql(self.schema, WORDS)
 
-    def create(self, *names: str) -> LedgerTables:
+    def create(self, *names: str) -> DuckDBLedger:
         """Create those of the tables that don't exist yet."""
         self.con.execute(f"CREATE SCHEMA IF NOT EXISTS {quote(self.schema)}")
         for name in names or (LEDGER, TARGETS, COUNTS):
@@ -175,8 +158,7 @@ class LedgerTables:
 
     def set_holders(self, holders: Sequence[tuple[str, TargetFiller]]) -> None:
         """Record whose rows each target holds, and in which epoch."""
-        rows = [(target, one.pipeline, one.log, one.table, one.epoch) for target, one in holders]
-        if rows:
+        if rows := [(target, *vars(one).values()) for target, one in holders]:
             self.con.execute(self.sql.upsert(TARGETS, rows))
 
     def note_freshness(self, rows: Sequence[Freshness]) -> None:
@@ -291,16 +273,8 @@ def ledger_sums(path: Path, schema: str, free: Callable[[], bool] = lambda: True
     return load_sums(json.loads(found))
 
 
-@dataclass(frozen=True)
-class FileFacts:
-    """An existing database file."""
-
-    version: str  # of the library
-    commits: int | None  # in the ledger; None: there is no ledger yet
-
-
-def look(path: Path, schema: str, lock_seconds: float) -> FileFacts:
-    """Open the file as a load would; the error says who has it locked, or why it can't be opened."""
+def look(path: Path, schema: str, lock_seconds: float) -> tuple[str, int | None]:
+    """DuckDB's version, and how many commits the ledger has; None: there is no ledger yet. The error says who has it locked, or why it can't be opened."""
     with DatabaseFile(path, memory=200_000_000, lock_seconds=lock_seconds).writing() as con:
         # Closing would checkpoint what a crash left in the .wal file: that is the next load's job.
         con.execute("PRAGMA disable_checkpoint_on_shutdown")
@@ -309,4 +283,4 @@ def look(path: Path, schema: str, lock_seconds: float) -> FileFacts:
         if kind_of(con, schema, LEDGER) is not None:
             found = con.execute(f"SELECT count(*) FROM {quote(schema, LEDGER)}").fetchone()
             commits = int(found[0]) if found else 0
-        return FileFacts(str(version[0]) if version else "", commits)
+        return str(version[0]) if version else "", commits

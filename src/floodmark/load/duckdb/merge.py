@@ -21,10 +21,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from floodmark.load import merge
+from floodmark.load.canonical import DUCKDB, TargetSql
 from floodmark.load.columns import (
-    Change,
+    TargetChange,
     TargetColumn,
-    Wanted,
+    WantedColumn,
     changes,
     placed,
     relaxing,
@@ -35,7 +36,6 @@ from floodmark.load.duckdb.ledger import kind_of
 from floodmark.load.files import ascending, check_footer, hardly_repeats, too_few
 from floodmark.load.merge import KEPT, STAGE, Do, Heap, Put
 from floodmark.load.protocol import DELETED_AT, KEYS, Numbered, data_files, quote
-from floodmark.load.row_text import DUCKDB, TargetSql
 from floodmark.model.commit import LoadAs
 from floodmark.model.errors import ConfigError, DataError
 from floodmark.model.names import OURS, marked
@@ -53,7 +53,7 @@ class Held:
     indexes: tuple[str, ...] = ()  # while there are any, no column can be renamed or retyped
 
 
-def check_alterable(schema: str, target: str, changes: Sequence[Change], held: Held) -> None:
+def check_alterable(schema: str, target: str, changes: Sequence[TargetChange], held: Held) -> None:
     """Refuse, with the statements to run, changes that DuckDB would refuse in the middle of a load."""
     altered = [change for change in changes if change.kind in ("rename", "widen")]
     if altered and held.indexes:
@@ -164,7 +164,7 @@ MAX_RANGES = 64
 
 
 @dataclass(frozen=True)
-class Target:
+class DuckDBTarget:
     """A table in the warehouse, seen through one connection."""
 
     con: Connection
@@ -178,9 +178,9 @@ class Target:
         return quote(self.schema, self.name)
 
     @property
-    def weights(self) -> Target:
+    def weights(self) -> DuckDBTarget:
         """The table beside it: MySQL's weight of a text key -> the key as stored."""
-        return Target(self.con, self.schema, KEYS + self.name)
+        return DuckDBTarget(self.con, self.schema, KEYS + self.name)
 
     def columns(self) -> tuple[TargetColumn, ...] | None:
         """Its columns; None if there was no such table before this transaction."""
@@ -200,7 +200,7 @@ class Target:
             )
         return kind is not None
 
-    def check_alterable(self, changes: Sequence[Change]) -> None:
+    def check_alterable(self, changes: Sequence[TargetChange]) -> None:
         """Refuse changes that DuckDB can't make to the table."""
         if any(change.column for change in changes):
             check_alterable(self.schema, self.name, changes, self.held())
@@ -258,26 +258,11 @@ class DuckDBPut(Put):
     # Whether rows that another row of their key replaces have been found, and are left out.
     losers: bool = False
 
-    weight = KEY_FIELD
-
     @property
     def staged(self) -> Heap:
         place = "s.file_index = l.file_index AND s.file_row_number = l.file_row_number"
         winners = f" ANTI JOIN temp.floodmark_losers AS l ON {place}" if self.losers else ""
         return Heap(STAGE, f"{rows_of(self.paths, self.fields, joined=winners)} AS {quote(STAGE)}")
-
-    @property
-    def identity(self) -> list[str]:
-        return [self.weight] if self.weighed else super().identity
-
-    def equal(self, field: Field, one: str, other: str) -> str:
-        """NULLs in a key equal each other."""
-        nullable = self.table.column(field.column).nullable
-        return f"{one} {'IS NOT DISTINCT FROM' if nullable else '='} {other}"
-
-    def same(self, other: str) -> str:
-        pairs = ((quote(STAGE, name), quote(other, name)) for name in self.identity)
-        return " AND ".join(f"{one} IS NOT DISTINCT FROM {other}" for one, other in pairs)
 
     def without(self, other: str) -> str:
         return f"{self.staged.path} ANTI JOIN {quote(other)} ON {self.same(other)}"
@@ -323,7 +308,7 @@ def volume(staged: DuckDBPut) -> Volume:
     )
 
 
-def put(target: Target, spec: DuckDBPut, way: LoadAs, rows: int) -> None:
+def put(target: DuckDBTarget, spec: DuckDBPut, way: LoadAs, rows: int) -> None:
     """Bring the files' rows, which are so many, into the target."""
     match way:
         case "merge":
@@ -340,7 +325,9 @@ def put(target: Target, spec: DuckDBPut, way: LoadAs, rows: int) -> None:
             _mark(target, spec)
 
 
-def _merge(target: Target, spec: DuckDBPut, rows: int, first: bool = False, saved: bool = False) -> None:
+def _merge(
+    target: DuckDBTarget, spec: DuckDBPut, rows: int, first: bool = False, saved: bool = False
+) -> None:
     """Put the newest row of each key into the target, replacing its rows; `first`: no weights known yet.
 
     `saved`: see `_insert`.
@@ -362,7 +349,7 @@ def _merge(target: Target, spec: DuckDBPut, rows: int, first: bool = False, save
     _insert(target, winners, distinct, saved)
 
 
-def _replace(target: Target, spec: DuckDBPut, rows: int) -> None:
+def _replace(target: DuckDBTarget, spec: DuckDBPut, rows: int) -> None:
     """Replace everything in the target with these rows; without a key, they keep nothing of the old ones."""
     saved = _save_kept(target, spec)
     target.run(Do(f"DELETE FROM {spec.into}"), Do(f"DROP TABLE IF EXISTS {spec.beside}"))
@@ -375,7 +362,7 @@ def _replace(target: Target, spec: DuckDBPut, rows: int) -> None:
         _insert(target, spec, rows, saved)
 
 
-def _mark(target: Target, spec: DuckDBPut) -> None:
+def _mark(target: DuckDBTarget, spec: DuckDBPut) -> None:
     """Mark the rows whose keys are in the files as deleted, at the time of their commit."""
     if all(column.name.lower() != DELETED_AT for column in target.columns() or ()):
         target.run(Do(f"ALTER TABLE {spec.into} ADD COLUMN {quote(DELETED_AT)} TIMESTAMP"))
@@ -394,7 +381,7 @@ def _ranges(spec: DuckDBPut) -> list[tuple[Any, Any]] | None:
     return ascending(spec.paths, key.name) if whole else None
 
 
-def _any_within(target: Target, spec: DuckDBPut, ranges: Sequence[tuple[Any, Any]]) -> bool:
+def _any_within(target: DuckDBTarget, spec: DuckDBPut, ranges: Sequence[tuple[Any, Any]]) -> bool:
     """Whether the target may have keys of the files; cheap, as DuckDB knows the range of each segment."""
     (key,) = spec.keys
     return len(ranges) > MAX_RANGES or any(
@@ -402,7 +389,7 @@ def _any_within(target: Target, spec: DuckDBPut, ranges: Sequence[tuple[Any, Any
     )
 
 
-def _find_losers(target: Target, spec: DuckDBPut, keys: str) -> None:
+def _find_losers(target: DuckDBTarget, spec: DuckDBPut, keys: str) -> None:
     """Collect the rows that another row of the same key replaces."""
     commit_of = [i for i, (commit, _) in enumerate(spec.commits) for _ in commit.files]
     file, number = quote(f"{OURS}file"), quote(f"{OURS}row")
@@ -419,7 +406,7 @@ def _find_losers(target: Target, spec: DuckDBPut, keys: str) -> None:
     )
 
 
-def _save_kept(target: Target, spec: DuckDBPut) -> bool:
+def _save_kept(target: DuckDBTarget, spec: DuckDBPut) -> bool:
     """Save what the target's rows with the files' keys have in `spec.kept`; returns whether there are any."""
     if not (spec.kept and spec.paths and spec.keys):
         return False
@@ -427,7 +414,7 @@ def _save_kept(target: Target, spec: DuckDBPut) -> bool:
     return target.number(merge.save_kept(spec).sql) > 0
 
 
-def _insert(target: Target, spec: DuckDBPut, expected: int, saved: bool = False) -> None:
+def _insert(target: DuckDBTarget, spec: DuckDBPut, expected: int, saved: bool = False) -> None:
     """Add the rows; `saved`: those of saved keys with what the target had in `spec.kept`."""
     steps = merge.insert_with_kept(spec, expected) if saved else [merge.insert(spec, expected)]
     with counting(target.con, expected, lambda number: target.at_work(Step("insert"), number)):
@@ -436,12 +423,12 @@ def _insert(target: Target, spec: DuckDBPut, expected: int, saved: bool = False)
         raise DataError(f"{done:,} rows went into {target.name} instead of {expected:,}")
 
 
-def _keep_weights(target: Target, spec: DuckDBPut, winners: DuckDBPut, first: bool) -> None:
+def _keep_weights(target: DuckDBTarget, spec: DuckDBPut, winners: DuckDBPut, first: bool) -> None:
     """Store each key's weight, so that 'ABC' finds 'abc' later; `first`: no weights known yet."""
     if not spec.weighed:
         target.run(Do(f"DROP TABLE IF EXISTS {spec.beside}"))
         return
-    columns = [Wanted(spec.weight, "BLOB"), *wanted_columns(spec.keys, CAN)]
+    columns = [WantedColumn(spec.weight, "BLOB"), *wanted_columns(spec.keys, CAN)]
     for change in changes(spec.beside, spec.side, columns, None if first else target.weights.columns()):
         target.run(Do(change.statement))
     target.run(*merge.forget_weights(spec), merge.store_weights(winners))

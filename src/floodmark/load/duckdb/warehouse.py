@@ -22,8 +22,9 @@ import pyarrow as pa
 from floodmark.config.load import WarehouseSpec
 from floodmark.host.temp import scratched
 from floodmark.host.threads import SharedCalls
+from floodmark.load.canonical import DUCKDB, TargetSql
 from floodmark.load.columns import (
-    Change,
+    TargetChange,
     arrived,
     changes,
     check_nullable,
@@ -52,12 +53,11 @@ from floodmark.load.duckdb.file import (
     Volume,
     said_through_arrow,
 )
-from floodmark.load.duckdb.ledger import LedgerTables, Question, ledger_sums
+from floodmark.load.duckdb.ledger import DuckDBLedger, Question, ledger_sums
 from floodmark.load.duckdb.merge import check_itself, refused_rows
 from floodmark.load.files import fetch, file_fields
 from floodmark.load.ledger import Count
 from floodmark.load.protocol import COUNTS, KEYS, Freshness, LoadOutcome, LoadRequest, data_files, quote
-from floodmark.load.row_text import DUCKDB, TargetSql
 from floodmark.model.commit import WIDE_BYTES, by_key
 from floodmark.model.errors import (
     ConfigError,
@@ -169,7 +169,7 @@ def write(con: Connection, schema: str, loads: Sequence[Ready]) -> None:
     for same in ({one.request.log for one in loads}, {one.request.target for one in loads}):
         if len(same) < len(loads):
             raise ConflictError("two loads of one table or into one target can't share a transaction")
-    tables = LedgerTables(con, schema).create()
+    tables = DuckDBLedger(con, schema).create()
     ledgers = tables.read_each([one.request.question for one in loads])
     done = [_write_rows(con, schema, *each) for each in zip(loads, ledgers, strict=True)]
     tables.record([(one.request, one.loaded) for one in loads])
@@ -184,7 +184,7 @@ def write(con: Connection, schema: str, loads: Sequence[Ready]) -> None:
 
 def _write_rows(con: Connection, schema: str, one: Ready, ledger: Ledger) -> tuple[Decision, Count]:
     """Put the rows of a load into its target; returns what was decided, and how many it should have from now on."""
-    request, target = one.request, put.Target(con, schema, one.request.target)
+    request, target = one.request, put.DuckDBTarget(con, schema, one.request.target)
     with about(request.table.name):
         rows = target.count()
         decision = decide(request, ledger, rows)
@@ -201,7 +201,7 @@ def _write_rows(con: Connection, schema: str, one: Ready, ledger: Ledger) -> tup
 def _put(con: Connection, schema: str, one: Ready, rows: int | None) -> None:
     """Make the target fit, then put the rows into it; `rows`: how many it has, None when there is no target."""
     request, decision, staged, count = one.request, one.decision, one.staged, one.volume.rows
-    target = put.Target(con, schema, request.target)
+    target = put.DuckDBTarget(con, schema, request.target)
     found = None if rows is None else target.columns()
     renames = target_renames(request.now)
     if by_key(decision.way) and found is not None:
@@ -276,7 +276,7 @@ class DuckDB:
         """The same for the tables of several threads; without the counts, which a load asks for itself."""
         with self._file.reading() as con:
             if con is not None:
-                tables = LedgerTables(con, self.schema)
+                tables = DuckDBLedger(con, self.schema)
                 con.execute("BEGIN TRANSACTION")  # all of one moment
                 try:
                     return tables.read_all(questions)
@@ -293,19 +293,19 @@ class DuckDB:
     def rows(self, target: str) -> int:
         """How many rows the target has; 0 when it does not exist."""
         with self._file.reading() as con:
-            return (put.Target(con, self.schema, target).count() or 0) if con else 0
+            return (put.DuckDBTarget(con, self.schema, target).count() or 0) if con else 0
 
     def recount(self, pipeline: str, log: str, target: str) -> None:
         """Accept the rows that the target has now: the next load expects that many."""
         with self._file.reading() as con:
-            tables = LedgerTables(con, self.schema) if con else None
+            tables = DuckDBLedger(con, self.schema) if con else None
             counted = tables.in_sums(log, target).counted if tables and tables.there(COUNTS) else None
         if counted is None or counted == self.rows(target):
             return  # nothing to correct
         with self._file.writing() as con:
             con.execute("BEGIN")
-            tables = LedgerTables(con, self.schema).create()
-            rows, ledger = put.Target(con, self.schema, target).count(), tables.in_sums(log, target)
+            tables = DuckDBLedger(con, self.schema).create()
+            rows, ledger = put.DuckDBTarget(con, self.schema, target).count(), tables.in_sums(log, target)
             if rows is not None and ledger.epoch is not None:
                 left = ledger.last(target, ledger.epoch)
                 tables.keep_counts([Count(target, log, ledger.epoch, *left, rows)])
@@ -318,10 +318,10 @@ class DuckDB:
         shaped: Table | None = None,
         *,
         first_load: bool = False,
-    ) -> tuple[Change, ...]:
+    ) -> tuple[TargetChange, ...]:
         """The changes that a load of the table as it is now would first make; `first_load`: nothing loaded yet."""
         with about(table.name), self._file.reading() as con:
-            target = put.Target(con, self.schema, table.target) if con else None
+            target = put.DuckDBTarget(con, self.schema, table.target) if con else None
             wanted = wanted_columns(fields(table), CAN, table)
             if target is None or not target.is_table():
                 return changes(quote(self.schema, table.target), table.target, wanted, None)
@@ -349,10 +349,10 @@ class DuckDB:
             return None if read is None else read[2]
 
     @contextmanager
-    def _reading(self, target: str) -> Iterator[tuple[Connection, put.Target, dict[str, str]] | None]:
+    def _reading(self, target: str) -> Iterator[tuple[Connection, put.DuckDBTarget, dict[str, str]] | None]:
         """The open file, the target in it and its columns' types by lower-case name; None: there is no target."""
         with self._file.reading() as con:
-            found = put.Target(con, self.schema, target) if con else None
+            found = put.DuckDBTarget(con, self.schema, target) if con else None
             columns = found.columns() if found else None
             if con is None or found is None or columns is None:
                 yield None
@@ -409,7 +409,7 @@ class DuckDB:
         """Begin a new load epoch, which stops loads of earlier ones; ConflictError if a later one exists."""
         with self._file.writing() as con:
             con.execute("BEGIN")
-            tables = LedgerTables(con, self.schema).create()
+            tables = DuckDBLedger(con, self.schema).create()
             holder = TargetFiller(pipeline, log, table, epoch)
             check_new_epoch(tables.about(log, target), holder, target, adopt)
             tables.set_holders([(target, holder)])
@@ -438,7 +438,7 @@ class DuckDB:
     def note_freshness(self, rows: Sequence[Freshness]) -> None:
         """Advance these targets in `floodmark_freshness`, all at once."""
         with self._file.writing() as con:
-            LedgerTables(con, self.schema).note_freshness(rows)
+            DuckDBLedger(con, self.schema).note_freshness(rows)
 
     def close(self) -> None:
         """Release the file."""
@@ -539,13 +539,13 @@ class DuckDB:
         with self._file.reading(about_to_write=True) as con:
             if con is None:
                 return [(Ledger(), None)] * len(requests)
-            tables = LedgerTables(con, self.schema)
+            tables = DuckDBLedger(con, self.schema)
             asked = [one.question for one in requests]
             try:
                 ledgers = tables.read_each(asked)
             except NotThere:  # a new file, or one of an earlier version without COUNTS
                 ledgers = tables.read_all(asked) if tables.there() else [Ledger()] * len(requests)
-            counts = [put.Target(con, self.schema, one.target).count() for one in requests]
+            counts = [put.DuckDBTarget(con, self.schema, one.target).count() for one in requests]
         return list(zip(ledgers, counts, strict=True))
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from floodmark.load.columns import TargetColumn
 from floodmark.load.ledger import LedgerDialect
 from floodmark.load.protocol import quote
-from floodmark.load.redshift.steps import Failed, RedshiftSession, Row
+from floodmark.load.redshift.steps import RedshiftSession, Row, StatementFailed
 from floodmark.model.errors import ConfigError, ConflictError
 from floodmark.model.ledger import SUMMED_DIGITS
 from floodmark.model.names import LONGEST
@@ -128,7 +128,7 @@ def make(session: RedshiftSession, statement: str, seconds: float) -> None:
     """Run a statement, unless another session has come first."""
     try:
         session.execute(statement, seconds=seconds)
-    except Failed as failed:
+    except StatementFailed as failed:
         if not isinstance(failed.error, ConflictError):
             raise
 

@@ -28,14 +28,14 @@ from floodmark.load.redshift.steps import (
     LOGGING_IN,
     AtWork,
     Busy,
-    Check,
     Choose,
     Do,
-    Failed,
+    Expect,
     Limits,
     Lock,
     Problem,
     Row,
+    StatementFailed,
     Step,
     TooLong,
     detailed,
@@ -80,7 +80,7 @@ class DataApiTransport:
             session = boto3.Session(profile_name=iam.profile if iam else None)
             return session.client("redshift-data", region_name=iam.region if iam else None, config=config)
         except (BotoCoreError, ValueError) as error:
-            raise Failed(_unusable(error)) from error
+            raise StatementFailed(_unusable(error)) from error
 
 
 class DataApiSession:
@@ -129,14 +129,14 @@ class DataApiSession:
             except _Otherwise:
                 refused += 1
 
-    def _batch(self, lock: Lock, flat: Sequence[Do | Check]) -> None:
+    def _batch(self, lock: Lock, flat: Sequence[Do | Expect]) -> None:
         opening = self._opening(lock)
         statements = [*opening, *(_said(step) for step in flat)]
         try:
             batch = self._submit(statements)
             with statement("redshift", "; ".join(statements)):
                 said = self._wait(batch, lock.seconds + self._limits.statement, statements, lock.at_work)
-        except Failed as failed:
+        except StatementFailed as failed:
             failed.stage = "commit"
             raise
         if said["Status"] == "FINISHED":
@@ -144,11 +144,11 @@ class DataApiSession:
         number = _failed_statement(said) - len(opening)
         step = flat[number] if 0 <= number < len(flat) else None
         problem = str(said.get("Error") or "")
-        if isinstance(step, Check) and "divi" in problem.lower():
-            raise Failed(step.error(None), again=step.again)
+        if isinstance(step, Expect) and "divi" in problem.lower():
+            raise StatementFailed(step.error(None), again=step.again)
         why = detailed(failure_of(Problem(problem or "the batch was aborted")), self.query, self.pid)
         if why.canceled and isinstance(step, Do) and step.seconds is not None:
-            raise Failed(Busy(step.sql, step.seconds))
+            raise StatementFailed(Busy(step.sql, step.seconds))
         why.stage = "lock" if number < 0 else "steps"
         raise why
 
@@ -168,7 +168,7 @@ class DataApiSession:
     def _submit(self, statements: Sequence[str]) -> str:
         """Submit the statements once, however often the request has to be repeated; returns the id."""
         if problem := _too_long(statements):
-            raise Failed(problem)
+            raise StatementFailed(problem)
         shared = {**self._database, "ClientToken": uuid4().hex, "StatementName": "floodmark"}
         for _ in Retries(_UNANSWERED, self._poll, factor=1):
             try:
@@ -180,7 +180,7 @@ class DataApiSession:
             except ClientError as error:
                 raise _refused(error) from error
             except (ParamValidationError, NoCredentialsError, PartialCredentialsError) as error:
-                raise Failed(_unusable(error)) from error  # nothing was sent
+                raise StatementFailed(_unusable(error)) from error  # nothing was sent
             except BotoCoreError as error:
                 unanswered = error
         raise lost(unanswered, _ADDRESS) from unanswered
@@ -188,7 +188,7 @@ class DataApiSession:
     def _wait(
         self, batch: str, seconds: float, statements: Sequence[str] = (), at_work: AtWork = lambda kind: None
     ) -> dict[str, Any]:
-        """The result once it is over; Failed if that can't be determined, or if it took too long.
+        """The result once it is over; StatementFailed if that can't be determined, or if it took too long.
 
         `at_work` is called with what the batch's statements are doing.
         """
@@ -216,7 +216,7 @@ class DataApiSession:
                     raise
             if time.monotonic() > deadline:
                 self._cancel(batch)
-                raise Failed(
+                raise StatementFailed(
                     TransientError(f"{_ADDRESS} did not finish in time", hint="run again"),
                     lost=True,
                     canceled=True,
@@ -266,7 +266,7 @@ def _otherwise(found: object) -> FloodmarkError:
     raise _Otherwise
 
 
-def _flat(steps: Sequence[Step], refused: int) -> Iterator[Do | Check]:
+def _flat(steps: Sequence[Step], refused: int) -> Iterator[Do | Expect]:
     """The steps with choices resolved: the first `refused` take `otherwise`, the rest a check and `then`."""
     for step in steps:
         if not isinstance(step, Choose):
@@ -274,11 +274,11 @@ def _flat(steps: Sequence[Step], refused: int) -> Iterator[Do | Check]:
         elif refused:
             yield from _flat(step.otherwise(), refused - 1)
         else:
-            yield Check(step.sql, step.want, _otherwise)
+            yield Expect(step.sql, step.want, _otherwise)
             yield from _flat(step.then, refused)
 
 
-def _timed(steps: Iterable[Do | Check], usual: float) -> Iterator[Do | Check]:
+def _timed(steps: Iterable[Do | Expect], usual: float) -> Iterator[Do | Expect]:
     """The steps, with the statements that limit how long some of them may wait."""
     now = usual
     for step in steps:
@@ -293,7 +293,7 @@ def _limit(seconds: float) -> str:
     return f"SET statement_timeout TO {milliseconds(seconds)}"
 
 
-def _said(step: Do | Check) -> str:
+def _said(step: Do | Expect) -> str:
     """A step as a statement; a check divides by zero if it does not hold."""
     if isinstance(step, Do):
         return step.sql
@@ -324,7 +324,7 @@ def _unusable(error: Exception) -> ConfigError:
     )
 
 
-def _refused(error: ClientError) -> Failed:
+def _refused(error: ClientError) -> StatementFailed:
     said = error.response.get("Error", {})
     problem = Problem(f"{said.get('Code', '')}: {said.get('Message', '')}")
     return failure_of(problem, "calling the Data API", denied=LOGGING_IN)

@@ -16,7 +16,7 @@ from floodmark.config.load import WarehouseSpec
 from floodmark.load.protocol import LEDGER, TARGETS, quote
 from floodmark.load.redshift.catalog import folded, literal, path
 from floodmark.load.redshift.shape import keys_query
-from floodmark.load.redshift.steps import Failed, NoRights, RedshiftSession, Row, Transport
+from floodmark.load.redshift.steps import NoRights, RedshiftSession, Row, StatementFailed, Transport
 from floodmark.model.errors import ConfigError
 from floodmark.model.names import OUR_TABLES
 
@@ -166,7 +166,7 @@ def naming_rights(transport: Transport, schema: str, names: Sequence[str]) -> It
         try:
             with closing(transport.open()) as session:
                 rights = ask_rights(session, schema.lower(), names)
-        except Failed:
+        except StatementFailed:
             raise refused from None
         raise explained(refused, rights) from refused
 
@@ -211,7 +211,7 @@ def look(way: Transport, schema: str, targets: Sequence[str] = (), role: str | N
     try:
         with closing(way.open("floodmark doctor")) as session:
             return _asked(session, schema.lower(), targets, role)
-    except Failed as failed:
+    except StatementFailed as failed:
         raise failed.error from failed
 
 
@@ -289,7 +289,7 @@ def _rows(session: RedshiftSession, question: str) -> list[Row] | None:
     """The rows returned; None if this database, or this user, has none."""
     try:
         return session.query(question) or None
-    except Failed as failed:
+    except StatementFailed as failed:
         if failed.lost:
             raise
         return None

@@ -30,7 +30,6 @@ from floodmark.load.protocol import (
     LEDGER,
     TARGETS,
     Freshness,
-    LoadRequest,
     quote,
 )
 from floodmark.load.redshift.catalog import (
@@ -43,9 +42,18 @@ from floodmark.load.redshift.catalog import (
     path,
     relations,
 )
-from floodmark.load.redshift.steps import Check, Do, Failed, Limits, Lock, RedshiftSession, Row, Step
+from floodmark.load.redshift.steps import (
+    Do,
+    Expect,
+    Limits,
+    Lock,
+    RedshiftSession,
+    Row,
+    StatementFailed,
+    Step,
+)
 from floodmark.model.errors import ConflictError
-from floodmark.model.ledger import Ledger, LedgerRow, LoadSum, Part, TargetFiller
+from floodmark.model.ledger import Ledger, LoadSum, Part
 from floodmark.model.names import OUR_TABLES
 
 LOCKS = f"{OUR_TABLES}lock_"  # + target
@@ -68,7 +76,7 @@ class Seen:
 
 
 @dataclass(frozen=True)
-class LedgerTables:
+class RedshiftLedger:
     """The ledger in one schema."""
 
     schema: str
@@ -151,15 +159,11 @@ class LedgerTables:
         answer = session.query(f"{' UNION ALL '.join(parts)} {ORDER}", waits=seconds)
         return _seen(answer, log, target, part)
 
-    def rows_query(self, log: str, part: Part) -> str:
-        """The query for a part of what was loaded from a log, without the rest."""
-        return f"{self.sql.each_of(log, part)} {ORDER}"
-
     # inside a transaction
 
     def unchanged(self, target: str, version: str) -> Step:
         """Check that nobody has written since the decision, so that it still holds for the target."""
-        return Check(
+        return Expect(
             f"""SELECT CAST(count(*) AS VARCHAR) || '/' || coalesce(max("token"), '') FROM {self.lock_path(target)}""",
             version,
             meanwhile,
@@ -186,26 +190,15 @@ class LedgerTables:
         before = () if version == UNWRITTEN else (Do(f"DELETE FROM {table}"),)
         return (*before, Do(f'INSERT INTO {table} ("token") {made}', rows=1))
 
-    def record(self, request: LoadRequest, loaded: Sequence[LedgerRow]) -> tuple[Step, ...]:
-        """Write the ledger rows of a load, and delete those that it takes back."""
-        return tuple(self.sql.record([(request, loaded)]))
-
-    def set_holder(self, target: str, holder: TargetFiller, before: TargetFiller | None) -> tuple[Step, ...]:
-        """Record whose rows the target holds, and in which epoch; `before`: who is replaced."""
-        gone = () if before is None else (self.sql.delete_holder(target),)
-        return (*gone, self.sql.insert_holder(target, holder))
-
 
 def _seen(rows: Sequence[Row], log: str, target: str, part: Part | None) -> Seen:
     """What the rows of one query say."""
-    by_kind: dict[int, list[Row]] = {}
-    for row in rows:
-        by_kind.setdefault(int(row[8]), []).append(row)
     ledger = ledger_in(rows, log, target, part)
-    ledger = replace(ledger, counted=_counted(ledger, target, by_kind.get(_VERSION, ())))
-    versions = [f"{row[3]}/{row[1]}" for row in by_kind.get(_VERSION, ())]
-    counts = [int(row[3]) for row in by_kind.get(_COUNT, ())]
-    return Seen(ledger, versions[0] if versions else UNWRITTEN, counts[0] if counts else None)
+    versions = [row for row in rows if int(row[8]) == _VERSION]
+    counts = [int(row[3]) for row in rows if int(row[8]) == _COUNT]
+    ledger = replace(ledger, counted=_counted(ledger, target, versions))
+    version = f"{versions[0][3]}/{versions[0][1]}" if versions else UNWRITTEN
+    return Seen(ledger, version, counts[0] if counts else None)
 
 
 def _counted(ledger: Ledger, target: str, versions: Sequence[Row]) -> int | None:
@@ -224,7 +217,7 @@ def check_still(
     The catalog was read before that. A load that would only put rows into the tables needs no second look.
     """
     if relations(session, schema, names) != found:
-        raise Failed(meanwhile(), again=True)
+        raise StatementFailed(meanwhile(), again=True)
 
 
 def meanwhile(found: object = None) -> ConflictError:

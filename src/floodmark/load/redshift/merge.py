@@ -28,7 +28,7 @@ from floodmark.load.merge import STAGE, STAGED, Do, Heap, Put, match
 from floodmark.load.protocol import HASH_FIELD, quote
 from floodmark.load.redshift.catalog import literal
 from floodmark.load.redshift.files import Proven, WriteManifest, as_text, is_ranged, ranges
-from floodmark.load.redshift.steps import Check, Choose, Step
+from floodmark.load.redshift.steps import Choose, Expect, Step
 from floodmark.model.commit import LoadAs
 from floodmark.model.errors import DataError
 from floodmark.model.names import OUR_TABLES
@@ -74,6 +74,13 @@ class RedshiftPut(Put):
     def names(self) -> list[str]:
         """The names of the files' columns in the staging table, in order."""
         return [staged_as(field) for field in self.fields]
+
+    @property
+    def identity(self) -> list[str]:
+        return [field.target for field in self.keys]
+
+    def same(self, other: str) -> str:
+        return match(self, STAGE, other)
 
     def equal(self, field: Field, one: str, other: str) -> str:
         # To Redshift 'a' equals 'a '; with something after the spaces it does not.
@@ -151,10 +158,7 @@ def is_told(files: Sequence[Proven]) -> bool:
 def copies(spec: RedshiftPut, heap: Heap, files: Sequence[Proven]) -> list[Step]:
     """One COPY, or two if older files lack the read time."""
     told, untold = [f for f in files if f.read], [f for f in files if not f.read]
-    return [
-        *_copy(spec, heap, told, [*spec.names, READ_FIELD]),
-        *_copy(spec, heap, untold, spec.names),
-    ]
+    return [*_copy(spec, heap, told, [*spec.names, READ_FIELD]), *_copy(spec, heap, untold, spec.names)]
 
 
 def _copy(spec: RedshiftPut, heap: Heap, files: Sequence[Proven], columns: Sequence[str]) -> list[Step]:
@@ -215,7 +219,7 @@ def proof(spec: RedshiftPut, heap: Heap, files: Sequence[Proven]) -> Step:
             hint="the files were not read as they were written; please report it with the files' schema",
         )
 
-    return Check(fine(spec, heap, files), "", error)
+    return Expect(fine(spec, heap, files), "", error)
 
 
 def fine(spec: RedshiftPut, heap: Heap, files: Sequence[Proven], doubles: str = "") -> str:
@@ -259,7 +263,7 @@ def _document_check(spec: RedshiftPut) -> list[Step]:
             hint="set warehouse.large_strings: false, or exclude the column",
         )
 
-    return [Check(f"SELECT count(*) FROM {STAGED.path} WHERE {lost}", 0, error)]
+    return [Expect(f"SELECT count(*) FROM {STAGED.path} WHERE {lost}", 0, error)]
 
 
 def exact_type(field: Field) -> str:

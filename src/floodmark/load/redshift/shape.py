@@ -11,10 +11,10 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from floodmark.load.columns import (
-    Change,
     Difference,
+    TargetChange,
     TargetColumn,
-    Wanted,
+    WantedColumn,
     adding,
     constants,
     differences,
@@ -32,7 +32,7 @@ from floodmark.load.files import file_fields, key_fields
 from floodmark.load.protocol import DELETED_AT, HASH_FIELD, LoadRequest, quote
 from floodmark.load.redshift.catalog import literal, path
 from floodmark.load.redshift.merge import UNKEYABLE, RedshiftPut, hashed, staging_type
-from floodmark.load.redshift.steps import Busy, Failed, RedshiftSession, Row
+from floodmark.load.redshift.steps import Busy, RedshiftSession, Row, StatementFailed
 from floodmark.model.commit import LoadAs, by_key
 from floodmark.model.errors import ConfigError, DataError
 from floodmark.model.names import OURS, marked
@@ -50,12 +50,12 @@ _DISTRIBUTED = " DISTSTYLE KEY DISTKEY ({})"
 class Shape:
     """What the target needs before rows go in, and which of its columns hold parsed JSON."""
 
-    changes: tuple[Change, ...] = ()
+    changes: tuple[TargetChange, ...] = ()
     parsed: frozenset[str] = frozenset()  # columns of the target that are SUPER
     found: frozenset[str] = frozenset()  # columns that existed already, by their new names
 
     @property
-    def before(self) -> tuple[Change, ...]:
+    def before(self) -> tuple[TargetChange, ...]:
         """Each by itself, before the transaction."""
         return tuple(change for change in self.changes if change.outside)
 
@@ -83,13 +83,13 @@ def shape(
     now = newest or table
     wanted = wanted_columns(fields, CAN, None if side else now)
     if side:
-        wanted = [Wanted(HASH_FIELD, _HASH_TYPE), *wanted]
+        wanted = [WantedColumn(HASH_FIELD, _HASH_TYPE), *wanted]
     where = path(schema, target)
     if found is None:
         columns = ", ".join(f"{quote(w.name)} {w.type}" for w in wanted)
         keys = _DISTRIBUTED.format(quote(HASH_FIELD)) if side else _keys(table, fields)
         parsed = frozenset(w.name for w in wanted if w.type == SUPER)
-        return Shape((Change("create", (f"CREATE TABLE {where} ({columns}){keys}",)),), parsed)
+        return Shape((TargetChange("create", (f"CREATE TABLE {where} ({columns}){keys}",)),), parsed)
     renames = target_renames(now)
     named = renamed(found, renames)
     have = {name.lower(): column.type.upper() for column, name in named}
@@ -111,25 +111,27 @@ def shape(
         if d.kind == "add":
             # Redshift can't drop a default, so every INSERT gives the column's value.
             default = f" DEFAULT {constant(d.type, d.fill)}" if d.fill is not None and d.type != SUPER else ""
-            made.append(Change("add", (f"{adding(where, d.name, d.type)}{default}",)))
+            made.append(TargetChange("add", (f"{adding(where, d.name, d.type)}{default}",)))
             if side and d.name == HASH_FIELD and KEY_FIELD in have:
                 # An earlier version stored the weights themselves.
                 fill = f"UPDATE {where} SET {quote(HASH_FIELD)} = {hashed(quote(KEY_FIELD))}"
                 drop = f"ALTER TABLE {where} DROP COLUMN {quote(KEY_FIELD)}"
-                made.append(Change("widen", (fill, drop), column=KEY_FIELD))
+                made.append(TargetChange("widen", (fill, drop), column=KEY_FIELD))
         elif d.was is not None and _alterable(d):
             # Runs before the transaction, in which the column gets its new name.
             longer = f"ALTER TABLE {where} ALTER COLUMN {quote(d.was.name)} TYPE {d.type}"
-            made.append(Change("widen", (longer,), True, replacing(where, d.name, d.type), d.was.name))
+            made.append(TargetChange("widen", (longer,), True, replacing(where, d.name, d.type), d.was.name))
         else:
             was = d.was.name if d.was else d.name
             after: tuple[str, ...] = ()
             if d.was is not None and d.was.dist_key and was == d.name == dist_column(table, fields):
                 # AWS does not say whether these run inside a transaction, so each runs by itself. EVEN, not
                 # AUTO: older documentation knows no way back from AUTO to a DISTKEY.
-                made.append(Change("widen", (f"ALTER TABLE {where} ALTER DISTSTYLE EVEN",), True, column=was))
+                made.append(
+                    TargetChange("widen", (f"ALTER TABLE {where} ALTER DISTSTYLE EVEN",), True, column=was)
+                )
                 after = (f"ALTER TABLE {where} ALTER DISTKEY {quote(was)}",)
-            made.append(Change("widen", replacing(where, d.name, d.type), column=was, after=after))
+            made.append(TargetChange("widen", replacing(where, d.name, d.type), column=was, after=after))
     return Shape(tuple(made), parsed, frozenset(have))
 
 
@@ -142,12 +144,12 @@ def keys_query(schema: str, table: str) -> str:
     )
 
 
-def replaced(changes: Sequence[Change]) -> tuple[Change, ...]:
+def replaced(changes: Sequence[TargetChange]) -> tuple[TargetChange, ...]:
     """The changes that replace a column with a wider one."""
     return tuple(change for change in changes if change.kind == "widen" and not change.outside)
 
 
-def check_replaceable(schema: str, target: str, changes: Sequence[Change], keys: Sequence[Row]) -> None:
+def check_replaceable(schema: str, target: str, changes: Sequence[TargetChange], keys: Sequence[Row]) -> None:
     """Refuse, with what to run, to replace a DISTKEY or SORTKEY column, which Redshift would not drop.
 
     A DISTKEY that we chose is removed and restored, except beside an interleaved SORTKEY, where Redshift
@@ -190,7 +192,7 @@ def constant(type_: str, value: str | None) -> str:
     return value if value is not None and plain(type_, value) else literal(value)
 
 
-def _compared(wanted: Wanted, have: str | None, keyed: Collection[str]) -> str:
+def _compared(wanted: WantedColumn, have: str | None, keyed: Collection[str]) -> str:
     """The type that the target's column is compared with.
 
     Text goes into a SUPER column as JSON, unless it is a key, and JSON goes unparsed into a VARCHAR of maximum
@@ -261,9 +263,9 @@ class Fit:
     """How the tables are made to take the files' rows, and how these go in."""
 
     put: RedshiftPut
-    before: tuple[Change, ...]  # each by itself, before the transaction
+    before: tuple[TargetChange, ...]  # each by itself, before the transaction
     inside: tuple[str, ...]
-    replaced: tuple[Change, ...] = ()  # the target's columns that are replaced by wider ones
+    replaced: tuple[TargetChange, ...] = ()  # the target's columns that are replaced by wider ones
     after: tuple[str, ...] = ()  # each runs by itself after the load, successful or not
 
 
@@ -345,7 +347,7 @@ def check_large_strings(session: RedshiftSession) -> None:
     """Refuse long documents if the cluster does not take them, whatever the configuration says."""
     try:
         answer = session.query("SELECT is_large_string_enabled()")
-    except Failed as failed:
+    except StatementFailed as failed:
         if failed.code != "42883" and "does not exist" not in failed.said:
             raise
         answer = []  # an older cluster, without that function
@@ -356,7 +358,7 @@ def check_large_strings(session: RedshiftSession) -> None:
         )
 
 
-def altered(session: RedshiftSession, change: Change, seconds: float) -> tuple[str, ...]:
+def altered(session: RedshiftSession, change: TargetChange, seconds: float) -> tuple[str, ...]:
     """Run a change that Redshift refuses inside a transaction; returns what is left to do inside instead.
 
     `seconds`: how long it may wait for the table's users, since everyone who comes later queues behind it.
@@ -365,9 +367,9 @@ def altered(session: RedshiftSession, change: Change, seconds: float) -> tuple[s
     bounded = not change.statement.endswith("DISTSTYLE EVEN")
     try:
         session.execute(change.statement, seconds=seconds if bounded else None)
-    except Failed as failed:
+    except StatementFailed as failed:
         if failed.canceled and bounded:
-            raise Failed(Busy(change.statement, seconds)) from failed
+            raise StatementFailed(Busy(change.statement, seconds)) from failed
         if "target column size should be different" in failed.said:
             return ()  # someone else has just created it
         if failed.code != "0A000":

@@ -34,14 +34,14 @@ from floodmark.load.redshift.steps import (
     LOGGING_IN,
     AtWork,
     Busy,
-    Check,
     Choose,
     Do,
-    Failed,
+    Expect,
     Limits,
     Lock,
     Problem,
     Row,
+    StatementFailed,
     Step,
     answered,
     detailed,
@@ -91,7 +91,7 @@ class SocketTransport:
         try:
             way, trusting = self._tunneled(), tls_context(self._spec.tls)
         except FloodmarkError as error:
-            raise Failed(error, again=isinstance(error, TransientError)) from error
+            raise StatementFailed(error, again=isinstance(error, TransientError)) from error
 
         def connect() -> None:
             try:
@@ -109,7 +109,7 @@ class SocketTransport:
         thread.join(self.limits.connect)
         if thread.is_alive():
             late.set()
-            raise Failed(
+            raise StatementFailed(
                 TransientError(
                     f"Redshift at {self.address} did not answer within {self.limits.connect:g} s",
                     hint="check warehouse.url, the security group and the network, then run again",
@@ -159,14 +159,14 @@ class SocketTransport:
             connection._usock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return connection
 
-    def _unconnected(self, error: BaseException) -> Failed:
+    def _unconnected(self, error: BaseException) -> StatementFailed:
         """Why there is no connection."""
         if isinstance(error, botocore.exceptions.ClientError):
             return failure_of(Problem(str(error)), "requesting IAM credentials", denied=LOGGING_IN)
         if isinstance(error, botocore.exceptions.BotoCoreError):
             away = (botocore.exceptions.HTTPClientError, botocore.exceptions.ConnectionError)
             kind = TransientError if isinstance(error, away) else ConfigError
-            return Failed(
+            return StatementFailed(
                 kind(
                     f"no IAM credentials for Redshift: {error}",
                     hint="check warehouse.iam and the AWS profile",
@@ -177,20 +177,22 @@ class SocketTransport:
             return failure_of(problem, "connecting")
         said = str(error).lower() + str(error.__cause__ or "").lower()
         if "certificate" in said or "refuses ssl" in said or "ssl" in said:
-            return Failed(
+            return StatementFailed(
                 TlsError(
                     f"no trusted TLS connection to Redshift at {self.address}: {_short(error)}",
                     hint="check warehouse.tls (ca, mode) and the host in warehouse.url",
                 )
             )
         if any(isinstance(part, socket.gaierror) for part in (error, *error.args)):
-            return Failed(ConfigError(f"there is no host {self._spec.host}", hint="check warehouse.url"))
+            return StatementFailed(
+                ConfigError(f"there is no host {self._spec.host}", hint="check warehouse.url")
+            )
         if isinstance(error, _BROKEN):
             hop = self._hop()
             why = tunnel.complaint(*hop, "socket") if hop else None  # what the bastion reported
             if why is not None:
-                return Failed(why, again=isinstance(why, TransientError))
-            return Failed(
+                return StatementFailed(why, again=isinstance(why, TransientError))
+            return StatementFailed(
                 TransientError(
                     f"Redshift at {self.address} can't be reached: {_short(error)}",
                     hint="check the network, then run again: nothing is lost",
@@ -225,7 +227,7 @@ class SocketSession:
                 + (f", set_config('query_group', {group}, false)" if label else "")
             )
             self._patient(seconds)
-        except Failed as failed:
+        except StatementFailed as failed:
             if failed.lost:
                 raise
             # AWS documents set_config as equivalent to SET. If it fails, SET takes a few more round trips.
@@ -250,7 +252,7 @@ class SocketSession:
         try:
             self._begin(lock)
             found = self._run(sql)
-        except Failed as failed:
+        except StatementFailed as failed:
             if not failed.lost:
                 self._rollback()
             raise
@@ -273,7 +275,7 @@ class SocketSession:
             lock.at_work("commit")
             stage = "commit"
             self._run("COMMIT")
-        except Failed as failed:
+        except StatementFailed as failed:
             failed.stage = stage
             if stage != "commit" and not failed.lost:
                 self._rollback()
@@ -308,10 +310,10 @@ class SocketSession:
                     if (kind := doing(step.sql)) is not None:
                         at_work(kind)
                     changed = self._do(step, changed if step.together else 0)
-                case Check():
+                case Expect():
                     found = self._value(step.sql)
                     if found != step.want:
-                        raise Failed(step.error(found), again=step.again)
+                        raise StatementFailed(step.error(found), again=step.again)
                 case Choose():
                     self._steps(
                         step.then if self._value(step.sql) == step.want else step.otherwise(), at_work
@@ -321,12 +323,12 @@ class SocketSession:
         """Run a statement; returns how many rows it has changed, and those changed before."""
         try:
             changed = before + self._changed(step.sql)
-        except Failed as failed:
+        except StatementFailed as failed:
             if failed.canceled and step.seconds is not None:
-                raise Failed(Busy(step.sql, step.seconds)) from failed
+                raise StatementFailed(Busy(step.sql, step.seconds)) from failed
             raise
         if step.rows is not None and changed >= 0 and changed != step.rows:
-            raise Failed(
+            raise StatementFailed(
                 TransientError(
                     f"a statement changed {changed:,} rows instead of {step.rows:,}; it was rolled back",
                     hint="run again; if it happens again, look for another writer of the target",
@@ -358,7 +360,7 @@ class SocketSession:
 
     @contextlib.contextmanager
     def _asked(self, sql: str) -> Iterator[Any]:
-        """A cursor with a statement's answer; raises Failed."""
+        """A cursor with a statement's answer; raises StatementFailed."""
         # No answer long after the server should have given up: cut the socket, which wakes the reader.
         watch = threading.Timer(self._patience, _end, [self._connection])
         watch.daemon = True
@@ -376,7 +378,7 @@ class SocketSession:
 
     def _rollback(self) -> None:
         """End the transaction, unless the session is already gone."""
-        with contextlib.suppress(Failed):
+        with contextlib.suppress(StatementFailed):
             self._run("ROLLBACK")
         self._seconds = 0.0  # ROLLBACK undoes what was set inside
 

@@ -1,6 +1,6 @@
 """How a load is put to Redshift: a list of steps, which are committed, rolled back or, rarely, unknown; and how they fail.
 
-Both transports (socket, Data API) run the same steps. A decision inside the transaction is a `Check`, which
+Both transports (socket, Data API) run the same steps. A decision inside the transaction is a `Expect`, which
 fails it, or a `Choose`, whose `otherwise` is right in any case: the Data API can't look at an answer
 half-way.
 
@@ -20,14 +20,14 @@ from typing import Any, Literal, Protocol, TypeAlias
 from floodmark.load.merge import Do as Do
 from floodmark.model.errors import ConfigError, ConflictError, DataError, FloodmarkError, TransientError
 from floodmark.model.run import StepKind, Wait
-from floodmark.store.aws_rights import allowing
+from floodmark.store.s3 import allowing
 
 Row: TypeAlias = tuple[Any, ...]
 AtWork: TypeAlias = Callable[[StepKind], None]
 
 
 @dataclass(frozen=True)
-class Check:
+class Expect:
     """A query that must return this one value, or the transaction ends with the error."""
 
     sql: str
@@ -46,7 +46,7 @@ class Choose:
     otherwise: Callable[[], tuple[Step, ...]]
 
 
-Step: TypeAlias = "Do | Check | Choose"
+Step: TypeAlias = "Do | Expect | Choose"
 
 
 def milliseconds(seconds: float) -> int:
@@ -76,7 +76,7 @@ class Lock:
 
 
 @dataclass(eq=False)
-class Failed(Exception):
+class StatementFailed(Exception):
     """A statement that was refused or not answered, as our error."""
 
     error: FloodmarkError
@@ -107,7 +107,7 @@ class Busy(TransientError):
 
 
 class RedshiftSession(Protocol):
-    """One session, not to be shared between threads. Its methods raise Failed."""
+    """One session, not to be shared between threads. Its methods raise StatementFailed."""
 
     pid: int | None  # of the backend, once it is known
 
@@ -154,7 +154,7 @@ class Transport(Protocol):
     limits: Limits
 
     def open(self, label: str = "") -> RedshiftSession:
-        """A session whose statements carry the label in Redshift's query history. Raises Failed."""
+        """A session whose statements carry the label in Redshift's query history. Raises StatementFailed."""
 
 
 _RIGHTS = "grant what is missing to the user of warehouse.url"
@@ -306,7 +306,7 @@ RULES = (
 )  # fmt: skip
 
 
-def failure_of(problem: Problem, doing: str = "", *, denied: str = _ROLE) -> Failed:
+def failure_of(problem: Problem, doing: str = "", *, denied: str = _ROLE) -> StatementFailed:
     """The problem as our error, and whether to retry.
 
     `denied`: what to check if AWS denies access without saying why.
@@ -319,18 +319,18 @@ def failure_of(problem: Problem, doing: str = "", *, denied: str = _ROLE) -> Fai
             error = rule.kind(message, hint=(allowing(problem.text) or denied) if rule.denied else rule.hint)
             if isinstance(error, NoRights):
                 error.refusal = problem.text
-            return Failed(
+            return StatementFailed(
                 error, again=rule.again, canceled=rule.canceled, code=problem.code, said=problem.text
             )
     where = f" (SQLSTATE {problem.code})" if problem.code else ""
     error = FloodmarkError(f"unexpected error from Redshift{where}: {problem.text}")
-    return Failed(error, code=problem.code, said=problem.text)
+    return StatementFailed(error, code=problem.code, said=problem.text)
 
 
-def lost(error: BaseException, address: str) -> Failed:
+def lost(error: BaseException, address: str) -> StatementFailed:
     """A session that ended without an answer."""
     said = str(error).split("\n")[0] or type(error).__name__
-    return Failed(
+    return StatementFailed(
         TransientError(f"the connection to Redshift at {address} was lost: {said}", hint=_RUN_AGAIN),
         again=True,
         lost=True,
@@ -355,14 +355,14 @@ _LOAD_ERRORS = (
 )
 
 
-def detailed(failed: Failed, ask: Callable[[str], list[Row]], pid: int | None) -> Failed:
+def detailed(failed: StatementFailed, ask: Callable[[str], list[Row]], pid: int | None) -> StatementFailed:
     """The same failure with file, row and column if Redshift recorded them; `ask` uses the same session."""
     if pid is None or type(failed.error) is not DataError:
         return failed
     for query in _LOAD_ERRORS:
         try:
             found = ask(query.format(int(pid)))
-        except Failed as unanswered:
+        except StatementFailed as unanswered:
             if unanswered.lost:
                 return failed
             continue  # STL_LOAD_ERRORS does not exist on serverless

@@ -19,11 +19,11 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from floodmark.host.retry import Retries
-from floodmark.load.ledger import ledger_rows
+from floodmark.load.ledger import ORDER, ledger_rows
 from floodmark.load.protocol import LEDGER, TARGETS, Numbered
 from floodmark.load.redshift.catalog import literal
-from floodmark.load.redshift.ledger import LedgerTables
-from floodmark.load.redshift.steps import Busy, Failed, Lock, RedshiftSession, Row, Transport
+from floodmark.load.redshift.ledger import RedshiftLedger
+from floodmark.load.redshift.steps import Busy, Lock, RedshiftSession, Row, StatementFailed, Transport
 from floodmark.model.errors import FloodmarkError, TransientError, UnknownOutcome
 from floodmark.model.ledger import Part
 from floodmark.model.run import Wait
@@ -39,7 +39,7 @@ class Tries:
     def __init__(
         self,
         transport: Transport,
-        tables: LedgerTables,
+        tables: RedshiftLedger,
         waits: Callable[[Wait | None], None] = lambda on: None,
     ) -> None:
         self._waits = waits
@@ -57,7 +57,7 @@ class Tries:
             try:
                 with closing(self._transport.open()) as session:
                     return question(session)
-            except Failed as failed:
+            except StatementFailed as failed:
                 if not failed.again:
                     raise failed.error from failed
                 error = failed
@@ -86,7 +86,7 @@ class Tries:
             try:
                 self._try(target, label, attempt)
                 break
-            except Failed as failed:
+            except StatementFailed as failed:
                 error = failed.error
                 if failed.unknown and happened is not None:
                     if happened():
@@ -106,7 +106,7 @@ class Tries:
         with closing(self._transport.open(label)) as session:
             try:
                 attempt(session)
-            except Failed as failed:
+            except StatementFailed as failed:
                 # Only a backend lost before COMMIT may be ended later; any other may be committing.
                 if failed.lost and failed.stage in ("lock", "steps") and session.pid is not None:
                     self._lost[target] = self._lost.get(target, frozenset()) | {session.pid}
@@ -117,13 +117,13 @@ class Tries:
         """Whether commits were loaded although the answer to COMMIT was lost: by the ledger, under the lock."""
         label = _label(pipeline, target)
         since = Part(epoch, min(commit.n for commit, _ in new) - 1)
-        question = self._tables.rows_query(log, since)
+        question = f"{self._tables.sql.each_of(log, since)} {ORDER}"
         problem = ""
         for _ in self._retries:
             try:
                 with closing(self._transport.open(label)) as session:
                     rows = ledger_rows(session.query(question, self.lock(target)))
-            except Failed as failed:
+            except StatementFailed as failed:
                 problem = failed.error.message
                 if failed.canceled:
                     with suppress(FloodmarkError):
@@ -146,7 +146,7 @@ class Tries:
             with closing(self._transport.open(label)) as session:
                 held = keepers(session, self._tables.schema, self._tables.lock_table(target), label)
                 ended = end_stale(session, held, self._lost.get(target, frozenset()), self._limits.idle)
-        except Failed as failed:
+        except StatementFailed as failed:
             if failed.again or failed.canceled:
                 return failed.error
             raise failed.error from failed
@@ -215,7 +215,7 @@ def _labelled(
             f"sum(CASE WHEN {written} THEN 1 ELSE 0 END) FROM sys_query_history "
             f"WHERE session_id IN ({listed}) AND query_label = {literal(label[:320])} GROUP BY session_id"
         )
-    except Failed as failed:
+    except StatementFailed as failed:
         if failed.lost:
             raise
         return {}  # without the history, no session is known to be ours
@@ -225,15 +225,15 @@ def _labelled(
     }
 
 
-def naming_users(session: RedshiftSession, schema: str, tables: Sequence[str], busy: Busy) -> Failed:
+def naming_users(session: RedshiftSession, schema: str, tables: Sequence[str], busy: Busy) -> StatementFailed:
     """The failure of a change that waited too long for users of the tables, with the names of their sessions."""
     try:
         rows = _users(session, schema, tables)
-    except Failed:
+    except StatementFailed:
         rows = []
     found = [f"session {pid} of {str(owner).strip()}" for pid, owner, *_ in rows if int(pid) != session.pid]
     who = ", ".join(dict.fromkeys(found)) or "sessions that Redshift does not show to this user"
-    return Failed(Busy(busy.sql, busy.seconds, who))
+    return StatementFailed(Busy(busy.sql, busy.seconds, who))
 
 
 def end_stale(
@@ -249,7 +249,7 @@ def end_stale(
         if keeper.pid in lost or dead:
             try:
                 session.query(f"SELECT pg_terminate_backend({keeper.pid})")
-            except Failed as failed:
+            except StatementFailed as failed:
                 if failed.lost:
                     raise
                 continue

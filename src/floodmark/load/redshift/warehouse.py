@@ -14,8 +14,9 @@ from dataclasses import replace
 from typing import TypeVar
 
 from floodmark.config.load import WarehouseSpec
+from floodmark.load.canonical import REDSHIFT, TargetSql
 from floodmark.load.columns import (
-    Change,
+    TargetChange,
     TargetColumn,
     arrived,
     check_nullable,
@@ -24,14 +25,7 @@ from floodmark.load.columns import (
     placed,
     wanted_columns,
 )
-from floodmark.load.decide import (
-    Decision,
-    check_new_epoch,
-    count_after,
-    decide,
-    guarded,
-    touched,
-)
+from floodmark.load.decide import Decision, check_new_epoch, count_after, decide, guarded, touched
 from floodmark.load.files import file_fields
 from floodmark.load.protocol import FRESHNESS, KEYS, Freshness, LoadOutcome, LoadRequest, data_files
 from floodmark.load.redshift.catalog import (
@@ -45,7 +39,7 @@ from floodmark.load.redshift.catalog import (
 )
 from floodmark.load.redshift.facts import naming_rights
 from floodmark.load.redshift.files import WriteManifest, manifests, prove
-from floodmark.load.redshift.ledger import ROWS, LedgerTables, check_still, write_freshness
+from floodmark.load.redshift.ledger import ROWS, RedshiftLedger, check_still, write_freshness
 from floodmark.load.redshift.merge import put
 from floodmark.load.redshift.shape import (
     altered,
@@ -60,18 +54,17 @@ from floodmark.load.redshift.shape import (
 )
 from floodmark.load.redshift.steps import (
     Busy,
-    Check,
     Do,
-    Failed,
+    Expect,
     Limits,
     RedshiftSession,
     Row,
+    StatementFailed,
     Step,
     TooLong,
     Transport,
 )
 from floodmark.load.redshift.transaction import Tries, naming_users
-from floodmark.load.row_text import REDSHIFT, TargetSql
 from floodmark.model.errors import FloodmarkError, about
 from floodmark.model.ledger import Ledger, LedgerRow, LoadSum, Part, TargetFiller
 from floodmark.model.run import Finding, StepKind, Wait
@@ -102,7 +95,7 @@ class Redshift:
         self._iam_role = iam_role
         self._large_strings = large_strings
         self._limits = transport.limits
-        self._tables = LedgerTables(schema)
+        self._tables = RedshiftLedger(schema)
         self._tries = Tries(transport, self._tables, waits)
 
     def ledger(self, log: str, target: str, part: Part | None = None) -> Ledger:
@@ -155,11 +148,11 @@ class Redshift:
         shaped: Table | None = None,
         *,
         first_load: bool = False,
-    ) -> tuple[Change, ...]:
+    ) -> tuple[TargetChange, ...]:
         """The changes that a load of the table as it is now would first make; `first_load`: nothing loaded yet."""
         name = checked_target(table.target)
 
-        def ask(session: RedshiftSession) -> tuple[Change, ...]:
+        def ask(session: RedshiftSession) -> tuple[TargetChange, ...]:
             found = self._columns(session, name, table.target)
             if found is not None:
                 wanted = wanted_columns(fields(table), CAN, table)
@@ -225,7 +218,7 @@ class Redshift:
             steps = (
                 self._tables.unchanged(target, seen.version),
                 *self._tables.renewed(target, seen.version),
-                *self._tables.set_holder(target, holder, seen.ledger.holder),
+                *self._tables.sql.set_holder(target, holder, seen.ledger.holder),
             )
             session.transaction(lock, steps)
 
@@ -280,7 +273,7 @@ class Redshift:
         def attempt(session: RedshiftSession) -> None:
             try:
                 self._try(session, request, tried, after)
-            except Failed as failed:
+            except StatementFailed as failed:
                 if not isinstance(failed.error, Busy):
                     raise
                 names = (folded(request.target), folded(request.target, KEYS))
@@ -371,8 +364,8 @@ class Redshift:
                 ),
             ]
             if decision.set_holder:
-                steps += self._tables.set_holder(request.target, request.holder, ledger.holder)
-            steps += self._tables.record(request, loaded)
+                steps += self._tables.sql.set_holder(request.target, request.holder, ledger.holder)
+            steps += self._tables.sql.record([(request, loaded)])
             files = len(data_files(decision.staged))
 
             def at_work(kind: StepKind) -> None:
@@ -445,7 +438,7 @@ class Redshift:
 
     def _untouched(self, request: LoadRequest, counted: int) -> Step:
         """Check that the target has as many rows as the last load left."""
-        return Check(
+        return Expect(
             f"SELECT count(*) FROM {path(self.schema, folded(request.target))}",
             counted,
             lambda found: touched(request, counted, None if found is None else int(str(found))),
@@ -462,7 +455,9 @@ class Redshift:
 
         return has
 
-    def _check_replaceable(self, session: RedshiftSession, name: str, changes: Sequence[Change]) -> None:
+    def _check_replaceable(
+        self, session: RedshiftSession, name: str, changes: Sequence[TargetChange]
+    ) -> None:
         """Refuse to replace the target's key columns; queries the keys only if a column is to be replaced."""
         if replaced(changes):
             keys = session.query(keys_query(self.schema, name))

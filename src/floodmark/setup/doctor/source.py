@@ -21,8 +21,7 @@ from floodmark.load.preview import look as look_at_load
 from floodmark.load.protocol import open_warehouse
 from floodmark.log.fold import State
 from floodmark.log.log import Log
-from floodmark.log.pipeline import StorePipeline
-from floodmark.log.system import Starts
+from floodmark.log.pipeline import Starts, StorePipeline
 from floodmark.model.errors import ConfigError, DataError, FloodmarkError
 from floodmark.model.notes import Kind, Note, Obstacle, clause
 from floodmark.model.policies import when_too_long

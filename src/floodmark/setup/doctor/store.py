@@ -22,7 +22,7 @@ from uuid import uuid4
 
 from floodmark.config.load import Config, StoreSpec
 from floodmark.log import pipeline
-from floodmark.log.copies_to import check_owner
+from floodmark.log.copies import check_owner
 from floodmark.model.errors import FloodmarkError
 from floodmark.model.text import duration
 from floodmark.setup.doctor.check import Check, Section, nearby, reach

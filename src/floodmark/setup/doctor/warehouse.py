@@ -73,14 +73,14 @@ def _duckdb(spec: WarehouseSpec, file_lock: threading.Lock) -> Iterator[Check]:
 
     try:
         with file_lock:
-            facts = duckdb_ledger.look(path, schema, LOCK_SECONDS)
+            version, commits = duckdb_ledger.look(path, schema, LOCK_SECONDS)
     except FloodmarkError as error:
         yield SECTION.failed("file", error)
         return
-    yield SECTION.ok("file", f"{path.name}, {size(path.stat().st_size)}, writable; DuckDB {facts.version}")
+    yield SECTION.ok("file", f"{path.name}, {size(path.stat().st_size)}, writable; DuckDB {version}")
     if path.stat().st_mode & stat.S_IROTH:
         yield SECTION.warning("rights", f"{path}: other users can read its rows", f"chmod 600 {path}")
-    yield _ledger(facts.commits)
+    yield _ledger(commits)
 
 
 def _ledger(commits: int | None) -> Check:

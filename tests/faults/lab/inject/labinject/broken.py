@@ -67,14 +67,14 @@ def _any_reader() -> None:
 
 def _ledger_outside() -> None:
     """The ledger's rows are written in a separate transaction, after the data's."""
-    from floodmark.load.duckdb.ledger import LedgerTables
+    from floodmark.load.duckdb.ledger import DuckDBLedger
     from floodmark.load.duckdb.warehouse import DuckDB
 
     def transaction(right: Any, self: Any, loads: Any) -> None:
         right(self, [replace(one, loaded=()) for one in loads])
         with self._file.writing() as con:
             con.execute("BEGIN")
-            LedgerTables(con, self.schema).record([(one.request, one.loaded) for one in loads])
+            DuckDBLedger(con, self.schema).record([(one.request, one.loaded) for one in loads])
             con.execute("COMMIT")
 
     _swap(DuckDB, "_transaction", "ledger-outside", transaction)
@@ -82,7 +82,7 @@ def _ledger_outside() -> None:
 
 def _ledger_number() -> None:
     """A commit counts as loaded if its number was, regardless of log, epoch and digest."""
-    from floodmark.load.duckdb.ledger import LedgerTables, kind_of
+    from floodmark.load.duckdb.ledger import DuckDBLedger, kind_of
     from floodmark.load.protocol import LEDGER, quote
     from floodmark.model.ledger import Ledger, LedgerRow
 
@@ -110,7 +110,7 @@ def _ledger_number() -> None:
     def loaded(right: Any, self: Any, epoch: int) -> Any:
         return Numbers((row.n, row.digest) for row in self.rows)
 
-    _swap(LedgerTables, "read_each", "ledger-number", read_each)
+    _swap(DuckDBLedger, "read_each", "ledger-number", read_each)
     _swap(Ledger, "loaded", "ledger-number", loaded)
 
 

@@ -17,11 +17,11 @@ def install() -> None:
     """Wrap everything that has a limit; once per process."""
     from floodmark.source import session as connect
     from floodmark.source.rows.stream import RowStream
-    from floodmark.store import store
+    from floodmark.store import s3
 
-    if not once(store._Bucket):
+    if not once(s3.Bucket):
         return
-    _store(store)
+    _store(s3)
     opened = connect._connect
 
     def linked(spec: Any, read_timeout: int, connect_timeout: int, *more: Any) -> Any:
@@ -45,16 +45,16 @@ def _hurry() -> bool:
     return bool(PLAN.raw.get("hurry"))
 
 
-def _store(store: Any) -> None:
-    client, retry, begin = store._CLIENT, store._RETRY, store._Bucket.__init__
+def _store(s3: Any) -> None:
+    client, retry, begin = s3._CLIENT, s3._RETRY, s3.Bucket.__init__
     short = {"connect_timeout": timedelta(seconds=1), "read_timeout": timedelta(seconds=2)}
 
     def began(self: Any, spec: Any) -> None:
-        store._CLIENT = {**client, **short} if _hurry() else client
-        store._RETRY = {**retry, "retry_timeout": timedelta(seconds=1)} if _hurry() else retry
+        s3._CLIENT = {**client, **short} if _hurry() else client
+        s3._RETRY = {**retry, "retry_timeout": timedelta(seconds=1)} if _hurry() else retry
         begin(self, spec)
 
-    store._Bucket.__init__ = began
+    s3.Bucket.__init__ = began
 
 
 def _command() -> None:

@@ -51,11 +51,11 @@ def _about(path: str, data: Any) -> Iterator[None]:
 
 def install() -> None:
     """Wrap the store's two clients; once per process."""
-    from floodmark.store import folder, store
+    from floodmark.store import folder, s3
 
     if once(folder.Folder):
         _folder(folder.Folder)
-        _bucket(store)
+        _bucket(s3.Bucket)
 
 
 def _folder(kind: Any) -> None:
@@ -76,8 +76,7 @@ def _folder(kind: Any) -> None:
     kind.create, kind._place, kind.delete = created, placed, gone
 
 
-def _bucket(store: Any) -> None:
-    kind = store._Bucket
+def _bucket(kind: Any) -> None:
     create, put, delete = kind.create, kind.put, kind.delete
 
     def created(self: Any, path: str, data: bytes) -> bool:

@@ -1,22 +1,27 @@
-"""Sketches of both sides: their size, keys as words, and which keys differ."""
+"""Sketches of both sides: their size, keys as words, and which rows two sets don't share, told from sums alone."""
 
 from __future__ import annotations
 
+import random
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
 from floodmark.model.canonical import Scope, forms, printed
 from floodmark.model.errors import DataError
 from floodmark.model.row_hash import hashes, to_hex
-from floodmark.model.row_sketch import TABLES, Sketch, bytes_per_cell
 from floodmark.model.table import Column
 from floodmark.model.warehouse import DUCKDB
-from floodmark.verify.sketched import (
+from floodmark.verify.sketch import (
     MOST_BYTES,
-    KeyedSketches,
+    MOST_CELLS,
+    Sketch,
+    Sketches,
+    bytes_of,
     cells_for,
     differing,
     key_words,
@@ -46,7 +51,7 @@ def scope(*key: Column) -> Scope:
 
 def sketch(seen: Scope, *keys: Any, values: str = "v") -> Sketch:
     columns = [*keys, pa.array([values] * len(keys[0]), pa.string())]
-    made = KeyedSketches(seen, 50)
+    made = Sketches(seen, 50)
     made.add(columns, hashes(columns, KEY))
     [found] = made.made()
     return found
@@ -112,7 +117,7 @@ def test_sketches_that_are_equal_or_lacking_tell_nothing() -> None:
 
 def test_a_key_that_is_null_in_the_warehouse_spoils_all_sketches() -> None:
     seen = scope(ID)
-    made = KeyedSketches(seen, 50, ranges=2)
+    made = Sketches(seen, 50, ranges=2)
     for ids in (pa.array([1, None], pa.int32()), pa.array([2, 3], pa.int32())):
         columns = [ids, pa.array(["a", "b"])]
         made.add(columns, hashes(columns, KEY), pa.array([0, 1]).to_numpy())
@@ -145,5 +150,90 @@ def test_the_size_of_sketches_depends_on_the_rows_and_the_key(
 ) -> None:
     seen = scope(*key)
     assert cells_for(seen, rows, ranges) == cells
-    assert cells * ranges * TABLES * bytes_per_cell(key_words(seen)) <= MOST_BYTES
+    assert not cells or ranges * bytes_of(seen, cells) <= MOST_BYTES
     assert cells_for(replace(seen, skipped=((None, (5,)),)), rows, ranges) == 0
+
+
+# ---------------------------------------------------------------- which rows differ
+
+Row = tuple[int, ...]  # the key's columns, then a value
+
+
+def numbered(keys: int = 1) -> Scope:
+    key = (replace(HUGE, name=f"k{n}", type="bigint(20)") for n in range(keys))
+    columns = (*key, replace(HUGE, name="v", type="bigint(20)"))
+    table = described("s", "t", columns, tuple(c.name for c in columns[:-1]), None, "full", "t")
+    return Scope(table, forms(table, DUCKDB), hash_key=KEY)
+
+
+def of_rows(rows: Sequence[Row], cells: int = 100, batch: int = 1000) -> Sketch:
+    made = Sketches(numbered(len(rows[0]) - 1 if rows else 1), cells)
+    for at in range(0, len(rows), batch):
+        columns = [pa.array(column, pa.int64()) for column in zip(*rows[at : at + batch], strict=True)]
+        made.add(columns, hashes(columns, KEY))
+    return made.made()[0]
+
+
+def told(mine: Sketch, theirs: Sketch, keys: int = 1) -> dict[tuple[int, ...], bool] | None:
+    """Which keys differ, and whether the second side has a row with each."""
+    found = differing(numbered(keys), mine, theirs, ())
+    return None if found is None else {tuple(int(k or 0) for k in key): there for key, there in found.items()}
+
+
+def test_rows_that_only_one_set_has_are_told_with_their_side() -> None:
+    rows = [(n - 5000, n) for n in range(10_000)]
+    other = [row for row in rows if row[0] % 100] + [(77_777, 1), (-(2**63), 2)]
+    other[50] = (other[50][0], -1)
+    expected = {(n,): False for n in range(-5000, 5000, 100)}
+    expected |= {(77_777,): True, (-(2**63),): True, (other[50][0],): True}
+    assert told(of_rows(rows), of_rows(other, batch=7000)) == expected
+
+
+@pytest.mark.parametrize("keys", range(1, 6))
+def test_a_key_may_have_several_columns(keys: int) -> None:
+    rows = [(*(n * (w + 1) for w in range(keys)), n) for n in range(500)]
+    assert told(of_rows(rows), of_rows(rows[:-1]), keys) == {rows[-1][:-1]: False}
+
+
+def test_many_mixed_differences_are_all_told_or_none() -> None:
+    """The sum of several rows is never mistaken for a row, however rows of both sides mix in a cell."""
+    dice = random.Random(7)
+    complete = 0
+    for count in range(20, 300, 10):
+        mine = [(dice.randrange(2**40), 1) for _ in range(count)]
+        theirs = [(dice.randrange(2**40), 1) for _ in range(count)]
+        found = told(of_rows(mine), of_rows(theirs))
+        assert found is None or found == {(k,): False for k, _ in mine} | {(k,): True for k, _ in theirs}
+        complete += found is not None
+    assert 5 < complete < 20
+
+
+def test_as_many_as_two_percent_are_told_by_a_cell_of_each_table_for_a_hundred_rows() -> None:
+    rows = [(n, n) for n in range(50_000)]
+    assert len(told(of_rows(rows, 500), of_rows([r for r in rows if r[0] % 50], 500)) or ()) == 1000
+    assert told(of_rows(rows, 500), of_rows([r for r in rows if r[0] % 25], 500)) is None
+
+
+def test_a_row_that_is_there_twice_is_told_and_one_that_is_there_more_often_is_not() -> None:
+    rows = [(n, n) for n in range(50)]
+    assert told(of_rows(rows), of_rows([*rows, rows[3]])) == {(3,): True}
+    assert told(of_rows(rows), of_rows([*rows, rows[3], rows[3]])) is None
+
+
+def test_each_range_has_a_sketch_of_its_own() -> None:
+    made = Sketches(numbered(), 10, ranges=3)
+    ids = pa.array(range(30), pa.int64())
+    hashed = hashes([ids, ids], KEY)
+    made.add([ids, ids], hashed, np.arange(30) % 3)
+    made.add([ids[:0], ids[:0]], hashed[:0], np.arange(0))
+    for part, found in enumerate(made.made()):
+        assert found == of_rows([(n, n) for n in range(part, 30, 3)], 10)
+        assert told(found, of_rows([(n, n) for n in range(part, 27, 3)], 10)) == {(27 + part,): False}
+
+
+def test_the_largest_sketch_has_a_place_for_every_row() -> None:
+    rows = [(n, n) for n in range(20_000)]
+    assert told(of_rows(rows, MOST_CELLS), of_rows([], MOST_CELLS)) == {(n,): False for n, _ in rows}
+    for cells in (0, MOST_CELLS + 1):
+        with pytest.raises(ValueError, match="cells"):
+            Sketches(numbered(), cells)

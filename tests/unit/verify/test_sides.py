@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute
 import pytest
 
-from floodmark.load import canonical, row_text
+from floodmark.load import canonical
 from floodmark.load.duckdb import warehouse as handing_out
 from floodmark.load.duckdb.warehouse import DuckDB, Portion, batch_rows, first_portion
 from floodmark.load.protocol import HandsOutRows
@@ -22,8 +22,10 @@ from floodmark.model.row_hash import hashes, to_hex
 from floodmark.model.table import Column, Table
 from floodmark.model.types import fields
 from floodmark.model.warehouse import DUCKDB
-from floodmark.verify import hashed
-from floodmark.verify.hashed import Rows
+from floodmark.verify import warehouse as warehouse_side
+from floodmark.verify.rows import HashedRows, differing, joined
+from floodmark.verify.task import Place
+from floodmark.verify.warehouse import WarehouseRows
 from tests.support.described import described
 
 KEY = bytes(range(16))
@@ -81,7 +83,7 @@ def test_the_smallest_difference_in_every_type_changes_the_hash(tmp_path: Path) 
     warehouse = filled(tmp_path / "w.duckdb", EVERY, [("1", *variant) for variant in (*variants, first)])
     seen = scope(EVERY)
     assert isinstance(warehouse, HandsOutRows) and canonical.same_values(seen, warehouse.types("t") or {})
-    found = hashed.stored(warehouse, seen, ()).hashes
+    found = WarehouseRows(warehouse, seen).rows([Span()]).hashes
     assert len(found) == len(variants) + 1 and len(found.unique()) == len(variants)
 
 
@@ -107,7 +109,7 @@ def test_keys_are_printed_here_as_the_warehouse_prints_them(tmp_path: Path, kind
     table = described("s", "t", (column,), ("k",), None, "full", "t")
     warehouse = filled(tmp_path / "w.duckdb", table, [(value,) for value in (*values, "NULL")])
     seen = scope(table)
-    rows = hashed.stored(warehouse, seen, ())
+    rows = WarehouseRows(warehouse, seen).rows([Span()])
     [form] = seen.keys
     there = warehouse.ask("t", lambda place: [f"SELECT {place.printed(form)} FROM {place.table}"])
     assert sorted(map(str, rows.keys(seen))) == sorted(map(str, there or []))
@@ -125,10 +127,10 @@ def test_a_year_0_has_four_digits() -> None:
 SMALL = described("s", "t", (ID, text("name")), ("id",), None, "full", "t")
 
 
-def rows(*found: tuple[int, str], passed: Sequence[int] = ()) -> Rows:
+def rows(*found: tuple[int, str], passed: Sequence[int] = ()) -> HashedRows:
     ids, names = pa.array([i for i, _ in found], pa.int32()), pa.array([n for _, n in found], pa.string())
     beyond = pa.array(passed, pa.int32())
-    return Rows(
+    return HashedRows(
         pa.table({"key0": ids, "hash": hashes([ids, names], KEY)}),
         pa.table({"key0": beyond, "hash": hashes([beyond], KEY)}),
     )
@@ -138,30 +140,57 @@ def test_keys_differ_by_their_hashes_however_often_they_occur() -> None:
     seen = scope(SMALL)
     mine = rows((1, "a"), (2, "b"), (3, "c"), (5, "e"), passed=[4, 7])
     theirs = rows((1, "a"), (2, "other"), (4, "old"), (5, "e"), (5, "e"), (6, "f"))
-    found = hashed.differing(seen, mine, theirs)
+    found = differing(seen, mine, theirs)
     assert found == {("2",): True, ("3",): False, ("5",): True, ("6",): True}
-    assert hashed.differing(seen, mine, mine) == hashed.differing(seen, rows(), rows()) == {}
-    assert list(hashed.differing(seen, mine, rows()).values()) == [False] * 4
-    assert hashed.joined([mine, theirs]).compared.num_rows == 10
+    assert differing(seen, mine, mine) == differing(seen, rows(), rows()) == {}
+    assert list(differing(seen, mine, rows()).values()) == [False] * 4
+    assert joined([mine, theirs]).compared.num_rows == 10
 
 
 def test_ranges_and_groups_of_the_warehouse_leave_out_rows_by_their_keys(tmp_path: Path) -> None:
-    warehouse = filled(tmp_path / "w.duckdb", SMALL, [(str(n), f"'n{n}'") for n in range(100)])
     seen = scope(SMALL)
+    there = WarehouseRows(
+        filled(tmp_path / "w.duckdb", SMALL, [(str(n), f"'n{n}'") for n in range(100)]), seen
+    )
     without = to_hex(hashes([pa.array([5, 50, 99], pa.int64())], KEY))
     spans = [Span(None, (9,)), Span((9,), (59,)), Span((59,), None)]
-    assert [d.rows for d in hashed.stored_digests(warehouse, seen, spans, [])] == [10, 50, 40]
-    whole = hashed.stored_digests(warehouse, seen, spans, without)
-    assert [d.rows for d in whole] == [9, 49, 39]
-    parts = hashed.stored_groups(warehouse, seen, 1, without)
-    assert sum(parts.values(), Digest()) == sum(whole, Digest())
-    prefixes = sorted(parts)[:5]
-    some = hashed.stored(warehouse, seen, (), prefixes)
-    assert some.compared.num_rows == sum(
-        hashed.stored_groups(warehouse, seen, 1, [])[p].rows for p in prefixes
-    )
-    assert hashed.stored(warehouse, seen, spans[:1]).keys(seen) == [(str(n),) for n in range(10)]
-    assert hashed.stored_digests(DuckDB(tmp_path / "none.duckdb"), seen, spans, []) == [Digest()] * 3
+
+    def sums(*args: Any, **more: Any) -> dict[Place, Digest]:
+        return there.sums(*args, **more)[0]
+
+    assert [d.rows for d in sums(spans).values()] == [10, 50, 40] and list(sums(spans)) == spans
+    whole = sums(spans, without=without)
+    assert [d.rows for d in whole.values()] == [9, 49, 39]
+    parts = sums(digits=1, without=without)
+    assert sum(parts.values(), Digest()) == sum(whole.values(), Digest())
+    prefixes = sorted(map(str, parts))[:5]
+    some = there.rows(prefixes=prefixes)
+    assert some.compared.num_rows == sum(sums(digits=1)[prefix].rows for prefix in prefixes)
+    assert there.rows(spans[:1]).keys(seen) == [(str(n),) for n in range(10)]
+    none = WarehouseRows(DuckDB(tmp_path / "none.duckdb"), seen)
+    assert list(none.sums(spans)[0].values()) == [Digest()] * 3
+
+
+@pytest.mark.parametrize("prefixes", [(), ("0", "7", "c")])
+def test_rows_that_the_warehouse_hashes_have_the_keys_of_those_that_we_hash(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, prefixes: Sequence[str]
+) -> None:
+    monkeypatch.setattr(warehouse_side, "ANSWER", 1)  # a question for each group
+    warehouse = filled(tmp_path / "w.duckdb", SMALL, [(str(n), f"'n{n}'") for n in range(100)])
+    by_us, by_it = (WarehouseRows(warehouse, replace(scope(SMALL), hash_key=key)) for key in (KEY, None))
+    spans = () if prefixes else [Span((4,), (7,)), Span((70,), (71,))]
+    listed = by_it.rows(spans, prefixes)
+    seen = replace(scope(SMALL), hash_key=None)
+    if prefixes:
+        found = {canonical.hash_of(seen, (str(n),))[0]: 0 for n in range(100)}
+        for n in range(100):
+            found[canonical.hash_of(seen, (str(n),))[0]] += 1
+        assert listed.compared.num_rows == sum(found[prefix] for prefix in prefixes)
+    else:
+        assert sorted(listed.keys(seen)) == sorted(by_us.rows(spans).keys(scope(SMALL)))
+    assert listed.compared.schema.equals(by_it.rows([Span((900,), None)]).compared.schema), "as without rows"
+    assert differing(seen, listed, listed) == {}
+    assert set(differing(seen, listed, by_it.rows([Span((900,), None)])).values()) == {False}
 
 
 def test_columns_of_another_kind_are_compared_as_text() -> None:
@@ -197,7 +226,7 @@ def test_batches_are_bounded_by_bytes_however_wide_the_rows(tmp_path: Path) -> N
 
             super().hand_out(target, words, watched, **more)
 
-    found = hashed.stored(Watched(tmp_path / "w.duckdb"), seen, ())
+    found = WarehouseRows(Watched(tmp_path / "w.duckdb"), seen).rows([Span()])
     assert sum(rows for rows, _ in batches) == found.compared.num_rows == rows
     assert max(size for _, size in batches) < 2048 * 41_000
     here = [pa.array([7], pa.int32()), pa.array(["H" * 40_000])]
@@ -264,7 +293,7 @@ def test_portions_hand_out_every_row_once(
         con.execute("DELETE FROM t WHERE id % 3 = 0")
     asked, ids = list[str](), list[Any]()
 
-    def words(place: row_text.TargetSql) -> str:
+    def words(place: canonical.TargetSql) -> str:
         asked.append(place.table)
         return f"SELECT id FROM {place.table} WHERE id < 15000"
 
@@ -280,5 +309,4 @@ def test_portions_hand_out_every_row_once(
     ids.clear()
     warehouse.hand_out("t", words, each, width=2**32, stop=lambda: bool(ids))
     assert 0 < len(ids) <= 2048
-    with pytest.raises(hashed.Stopped):
-        hashed.stored_digests(warehouse, scope(table), [Span()], [], lambda: True)
+    assert WarehouseRows(warehouse, scope(table)).sums([Span()], stop=lambda: True) == ({}, {})

@@ -2,33 +2,33 @@
 
 The log is the truth; a copy only says how far the log had come, and carries its newest commits byte for byte.
 So a copy never overrules a sound log, newer commits are folded on top of it, and a commit is put back into
-the log only if the log's digests prove it. Every recovery is recorded in the store and needs no action from
-the user.
+the log only if the log's digests prove it, or rebuilt from its files' footers if they agree to the last row.
+Every recovery is recorded in the store and needs no action from the user.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import cache, partial
 from itertools import chain, islice
 from secrets import token_hex
 from typing import TYPE_CHECKING
+from uuid import uuid4
 
-from floodmark.log import published_copies as copies
-from floodmark.log.copies_to import commits_elsewhere, maybe_lost
+from floodmark.log import copies
+from floodmark.log.copies import chained, commits_elsewhere, maybe_lost, newest, render
 from floodmark.log.document import Copy, Flaw, commit_path, document, observe, primary_path
 from floodmark.log.document import log as logger
-from floodmark.log.fold import Damaged, NothingLeft, State, fold
+from floodmark.log.fold import Damaged, DataCommit, NothingLeft, State, fold
 from floodmark.log.lease import holder, lease_path
-from floodmark.log.publish import chained, newest, render
-from floodmark.log.recovery.rebuild import rebuilt
-from floodmark.model.commit import Commit, read_commit
+from floodmark.model.commit import Batch, Commit, DataFile, Deletes, by_key, read_commit
 from floodmark.model.errors import DataError, FloodmarkError, TransientError
 from floodmark.model.json import digest, dump, load
+from floodmark.model.parquet import Footer, data_file, read_footer
 from floodmark.model.results import RecoveryRow
 from floodmark.model.run import Finding
 from floodmark.model.times import stamp
@@ -70,22 +70,17 @@ def records(table_name: str) -> str:
     return f"{RECORDS}{encode(table_name)}/"
 
 
-def recover(log: Log, primary: copies.Stored, old: float = 0.0) -> State:
-    """The table's state when the primary copy can't be used as it is; repairs the damage.
-
-    A table without a log may be one as of `old` seconds ago: the store's folders were listed then.
-    """
+def recover(log: Log, primary: copies.Stored) -> State:
+    """The table's state when the primary copy can't be used as it is; repairs the damage."""
     began = time.monotonic()
     wrong: list[str] = []
     done: list[str] = []
     try:
-        state, source = _state(log, primary, old, wrong, done)
+        state, source = _state(log, primary, wrong, done)
     except DataError as error:
         failed = (*wrong, error.message)
         _record(log, Recovery(log.table_name, stamp(), False, "", None, None, _since(began), failed))
         raise
-    if old and state.n >= 0:  # not a new table: the primary copy may be there by now
-        return log.read()
     if state.n < 0 or (source is None and primary.data is None and _begun(log, state)):
         return state
     copy = source.found if source and isinstance(source.found, Copy) else None
@@ -106,15 +101,15 @@ def _since(began: float) -> float:
 
 
 def _state(
-    log: Log, primary: copies.Stored, old: float, wrong: list[str], done: list[str]
+    log: Log, primary: copies.Stored, wrong: list[str], done: list[str]
 ) -> tuple[State, copies.Stored | None]:
     """The state, and the copy it was folded from; None: from the log alone."""
     broken: Damaged | None = None
     reached = -1  # the highest commit in copies that the log no longer supports
     useless = False  # whether there are copies that can't be used
     unknown: Flaw | None = None  # a further place that could not be read
-    signs = cache(partial(_signs, log, old))
-    for item in _candidates(log, primary, signs, old):
+    signs = cache(partial(_signs, log))
+    for item in _candidates(log, primary, signs):
         if isinstance(item.found, Flaw):
             wrong.append(f"{item.path}: {item.found}")
             useless = useless or item.found.kind not in ("missing", "unknown")
@@ -140,7 +135,7 @@ def _state(
         if broken is not None:  # a sound copy knows commits that the log lacks, so the log is incomplete
             raise broken
         # A log opened by another run after this check does no harm: only one run can create commit 0.
-        if signs().commits or _left_alone(log, signs().files, useless, old):
+        if signs().commits or _left_alone(log, signs().files, useless):
             state = log.fold_on(state)
     except DataError as error:
         if unknown is None:
@@ -165,24 +160,22 @@ class _Signs:
         return self.commits or self.files > 0
 
 
-def _signs(log: Log, old: float = 0.0) -> _Signs:
+def _signs(log: Log) -> _Signs:
     store, name = log.store, encode(log.table_name)
     # Folders, because new tables share the lists. In this order: a log opened meanwhile has commits before it has files.
     asked = ("commits/", "data/", "keys/", copies.SESSIONS)
-    with_commits, with_rows, with_keys, sessions = store.folders_of(*asked, old=old)
+    with_commits, with_rows, with_keys, sessions = store.folders_of(*asked)
     commits = name in with_commits and bool(log.numbers())
     folders = file_folders(log.table_name) if name in (*with_rows, *with_keys) else ()
     files = sum(1 for folder in folders for _ in store.list(folder))
     return _Signs(commits, files, sessions)
 
 
-def _candidates(
-    log: Log, primary: copies.Stored, signs: Callable[[], _Signs], old: float = 0.0
-) -> Iterator[copies.Stored]:
+def _candidates(log: Log, primary: copies.Stored, signs: Callable[[], _Signs]) -> Iterator[copies.Stored]:
     yield primary
     few = primary.data is None and not signs()
     sessions = signs().sessions[-FEW:] if few else None
-    yield from copies.backups(log.store, log.table_name, sessions, old)
+    yield from copies.backups(log.store, log.table_name, sessions)
     if log.store.places:  # worth waiting for only if the store has nothing else to go by
         lost = few and maybe_lost(log.store)
         patient = lost or (not few and not signs().commits)
@@ -365,11 +358,11 @@ def _begun(log: Log, state: State) -> bool:
     return held is not None and held.alive
 
 
-def _left_alone(log: Log, files: int, useless: bool, old: float) -> bool:
+def _left_alone(log: Log, files: int, useless: bool) -> bool:
     """Whether a table without a log has one by now; raises NothingLeft if only other traces of it exist."""
     name = log.table_name
     # All that is left if the files were cleaned.
-    claimed = log.store.get_recent(lease_path(name), old) is not None
+    claimed = log.store.get(lease_path(name)) is not None
     if not (useless or files or claimed):
         return False
     if log.numbers():  # opened by another run meanwhile
@@ -434,3 +427,63 @@ def recoveries(store: Store, table_name: str, last: int = 20) -> list[RecoveryRo
         except ValueError:
             continue
     return sorted(found, key=lambda r: r.at, reverse=True)
+
+
+def rebuilt(
+    store: Store, checkpoints: Sequence[State], n: int, later: Commit | None, before: str | None
+) -> Commit | None:
+    """Commit number `n`, or None if it is not a data commit or its files don't prove it.
+
+    `later` is the commit after it, `before` the digest of the one before.
+    """
+    for state in checkpoints:
+        data = next((d for d in state.data.commits if d.n == n), None)
+        paths = [f.path for f in state.data.recent_files if f.n == n]
+        if (
+            data is None
+            or not paths
+            or len(paths) != data.files
+            or (later is not None and later.prev != data.digest)
+        ):
+            continue
+        commit = _from_files(store, state, data, paths, before or "")
+        if commit is not None:
+            return commit
+    return None
+
+
+def _from_files(
+    store: Store, state: State, data: DataCommit, paths: Sequence[str], before: str
+) -> Commit | None:
+    files: list[DataFile] = []
+    footers: list[Footer] = []
+    for path in paths:
+        content = store.get(path, most=data.bytes)
+        found = read_footer(content) if content is not None else None
+        if content is None or found is None:
+            return None
+        files.append(data_file(path, content, *found, created_at=data.at))
+        footers.append(found[0])
+    if not _proven(state, data, files, footers):
+        return None
+    window = footers[0].window if footers[0].kind in ("window", "snapshot") else None
+    slices = tuple(sorted({f.slice for f in files})) if window else ()
+    kind: Callable[..., Commit] = partial(Batch, window_id=window, slices=slices)
+    if by_key(data.load_as):
+        kind = partial(Deletes, purpose="where" if footers[0].kind == "where" else None)
+    return kind(
+        n=data.n, id=uuid4().hex, log=state.log, table_name=state.table_name, run=footers[0].run, at=data.at, prev=before,
+        schema=data.schema, files=tuple(files), load_as=data.load_as, note="rebuilt from its files", stands_for=data.digest,
+    )  # fmt: skip
+
+
+def _proven(state: State, data: DataCommit, files: Sequence[DataFile], footers: Sequence[Footer]) -> bool:
+    """Whether these are the commit's files: same rows, bytes, table, log, schema, one attempt per slice."""
+    attempts = {(f.claim, f.kind, f.slice, f.attempt) for f in footers}
+    return (
+        sum(f.rows for f in files) == data.rows
+        and sum(f.bytes for f in files) == data.bytes
+        and {(f.table, f.log, f.schema) for f in footers} <= {(state.table_name, state.log, data.schema)}
+        and len({(f.claim, f.kind, f.slice) for f in footers}) == len(attempts)
+        and len({(f.run, f.window) for f in footers}) <= 1
+    )
