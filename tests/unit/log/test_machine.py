@@ -16,7 +16,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, Phase, settings
+from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
@@ -247,7 +247,9 @@ class Machine(RuleBasedStateMachine):
     # Commands.
 
     @precondition(lambda self: self.run is None or self.refused < 2)
-    @rule(kind=st.sampled_from(["reset", "reset", "clean", "clean", "restore", "set", "retire"]), data=st.data())
+    @rule(
+        kind=st.sampled_from(["reset", "reset", "clean", "clean", "restore", "set", "retire"]), data=st.data()
+    )
     def a_command_runs(self, kind: str, data: st.DataObject) -> None:
         """While a run holds the table it is refused."""
         self.refused += self.run is not None
@@ -659,5 +661,4 @@ TestMachine.settings = settings(
     suppress_health_check=list(HealthCheck),
     deadline=None,
     print_blob=True,
-    phases=[Phase.explicit, Phase.generate] if os.environ.get("QUICK") else list(Phase),
 )
