@@ -20,8 +20,7 @@ from floodmark.model.json import digest
 from floodmark.model.ledger import SUMMED_DIGITS, Ledger, LedgerRow, Part, TargetFiller
 from floodmark.model.position import Position
 from floodmark.store.folder import Folder
-from floodmark.store.overlay import Overlay
-from floodmark.store.store import Store
+from floodmark.store.store import Overlay, Store
 from tests.support.samples import TABLE
 
 A = TypeVar("A")

@@ -316,32 +316,24 @@ def put_back(log: Log, n: int, damage: Damaged) -> tuple[Commit, str]:
             # The next commit proves it; the newest commit is proven by the copy that carries it.
             follows = before is None or read_commit(data).prev == log.digest_of(n - 1)
             if follows and (later is None or later.prev == digest(data)):
-                return _repaired(log, n, data, item, damage, began)
+                return _repaired(log, n, data, damage, began, item.place, item.path)
         if isinstance(item.found, Copy):
             seen.append(item.found.checkpoint.state)
     for _, data in commits_elsewhere(log.store, log.table_name, (n,)):
         proven = later is not None and later.prev == digest(data)
         if proven and (before is None or load(Commit, data).prev == log.digest_of(n - 1)):
-            return _repaired(log, n, data, None, damage, began, "copies_to")
+            return _repaired(log, n, data, damage, began, "copies_to")
     commit = rebuilt(log.store, seen, n, later, log.digest_of(n - 1) if n else "")
     if commit is None:
         raise damage
-    return _repaired(log, n, dump(commit), None, damage, began)
+    return _repaired(log, n, dump(commit), damage, began, "files")
 
 
 def _repaired(
-    log: Log,
-    n: int,
-    data: bytes,
-    item: copies.Stored | None,
-    damage: Damaged,
-    began: float,
-    source: str = "files",
+    log: Log, n: int, data: bytes, damage: Damaged, began: float, source: str, copy: str | None = None
 ) -> tuple[Commit, str]:
-    done = _write(log, n, data)
-    if item is None and source == "files":
-        done = [f"commit {n} rebuilt from its files"]
-    source, copy = (item.place, item.path) if item else (source, None)
+    written = _write(log, n, data)
+    done = [f"commit {n} rebuilt from its files"] if source == "files" else written
     wrong = (f"{commit_path(log.table_name, n)}: {damage.message}",)
     record = Recovery(log.table_name, stamp(), True, source, copy, n, _since(began), wrong, tuple(done))
     _record(log, record)

@@ -207,41 +207,39 @@ def _printed(file: Path, table_name: str) -> dict[str, Any]:
     try:
         with file.open("rb") as stream:
             data = stream.read(MOST_COPY + 1)
-        if len(data) > MOST_COPY:
-            raise _refused(file, "it is too large", table_name)
-        body = json.loads(data.decode("utf-8-sig"))
+        large = len(data) > MOST_COPY
+        body = None if large else json.loads(data.decode("utf-8-sig"))
+        why = "it is too large" if large else _unlike(body, table_name)
     except OSError as error:
         raise ConfigError(f"{file} can't be read: {error.strerror or error}", table=table_name) from None
     except (ValueError, RecursionError):
-        raise _refused(file, "it is not JSON", table_name) from None
+        why = "it is not JSON"
+    if why is not None:
+        raise ConfigError(
+            f"{file} is not what `floodmark watermark get -t {table_name} --json` printed: {why}",
+            hint=f"floodmark watermark history -t {table_name} shows what --commit can restore",
+            table=table_name,
+        )
+    return dict(body or {})
+
+
+def _unlike(body: Any, table_name: str) -> str | None:
+    """Why this is not a table's document, as `watermark get` prints it; None: it is."""
     if not isinstance(body, dict):
-        raise _refused(file, "it is not a JSON object", table_name)
+        return "it is not a JSON object"
     if "tables" in body:
-        raise _refused(file, "it is a list of watermarks", table_name)
+        return "it is a list of watermarks"
     if "checkpoint" in body:
-        raise _refused(file, "it is a stored copy; Floodmark recovers from those automatically", table_name)
+        return "it is a stored copy; Floodmark recovers from those automatically"
     missing = [field for field in FIELDS if field not in body]
     if missing:
-        raise _refused(file, f"it has no {missing[0]}", table_name)
+        return f"it has no {missing[0]}"
     if body["table_name"] != table_name:
-        raise _refused(file, f"it is the watermark of {body['table_name']}", table_name)
+        return f"it is the watermark of {body['table_name']}"
     stamp, key, n = body["last_mysql_data_timestamp"], body["last_mysql_data_id"], body["commit"]
-    sound = (
-        isinstance(stamp, str | None)
-        and (key is None or (isinstance(key, list) and all(isinstance(v, int | str) for v in key)))
-        and isinstance(n, int | None)
-    )
-    if not sound:
-        raise _refused(file, "its position is not valid", table_name)
-    return body
-
-
-def _refused(file: Path, why: str, table_name: str) -> ConfigError:
-    return ConfigError(
-        f"{file} is not what `floodmark watermark get -t {table_name} --json` printed: {why}",
-        hint=f"floodmark watermark history -t {table_name} shows what --commit can restore",
-        table=table_name,
-    )
+    values = key is None or (isinstance(key, list) and all(isinstance(v, int | str) for v in key))
+    sound = isinstance(stamp, str | None) and values and isinstance(n, int | None)
+    return None if sound else "its position is not valid"
 
 
 def _position(log: Log, state: State, table: Table, document: dict[str, Any]) -> tuple[Position | None, int]:

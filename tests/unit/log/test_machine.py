@@ -16,7 +16,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, Phase, settings
+from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
@@ -661,5 +661,4 @@ TestMachine.settings = settings(
     suppress_health_check=list(HealthCheck),
     deadline=None,
     print_blob=True,
-    phases=[Phase.explicit, Phase.generate] if os.environ.get("QUICK") else list(Phase),
 )
