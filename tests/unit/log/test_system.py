@@ -66,13 +66,14 @@ def test_get_prints_it_or_says_that_there_is_none(folder: Path, capsys: pytest.C
 @pytest.mark.parametrize(
     "line", [["set", "yesterday"], ["set", "--timestamp", "2025-08-04"], ["reset", "1week"]]
 )
-def test_without_a_terminal_it_is_changed_only_with_force(
-    folder: Path, capsys: pytest.CaptureFixture[str], line: list[str]
+@pytest.mark.parametrize("answer", ["--yes", "-y", "--force"])
+def test_without_a_terminal_it_is_changed_only_when_the_question_is_answered(
+    folder: Path, capsys: pytest.CaptureFixture[str], line: list[str], answer: str
 ) -> None:
     assert main(["watermark", *line]) == 2
-    assert "--force" in capsys.readouterr().err
+    assert "--yes or --force" in capsys.readouterr().err
     assert not (folder / "lake").exists()
-    assert main(["watermark", *line, "--force"]) == 0
+    assert main(["watermark", *line, answer]) == 0
     assert (folder / "lake" / SYSTEM_PATH).exists()
 
 
