@@ -97,9 +97,7 @@ def killed(run: RunOutcome) -> Document:
 
 def working(snapshot: Snapshot, now: datetime) -> Document:
     """What is running now, and how far it has got."""
-    jobs = [job(holder, now) for holder in snapshot.holders]
-    speed = ("percent", "rows_per_second", "seconds_left")
-    return {**_head(snapshot), "running": [{**asdict(one.holder), **_only(one, *speed)} for one in jobs]}
+    return {**_head(snapshot), "running": [asdict(job(holder, now)) for holder in snapshot.holders]}
 
 
 def house(snapshot: Snapshot, places: Places, house: House | None, doctor: DoctorResult | None) -> Document:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from hashlib import sha256
 from importlib.resources import files
@@ -59,30 +59,20 @@ class Places:
 Chart = tuple[str, Markup]  # its title, and its SVG
 
 
-@dataclass(frozen=True)
-class TableJob:
-    """What runs, and how fast."""
-
-    holder: TableHolder
-    percent: int | None = None
-    rows_per_second: int | None = None
-    seconds_left: float | None = None
-
-
-def job(holder: TableHolder, now: datetime) -> TableJob:
-    """How far and how fast a run is; empty if it has not said."""
+def job(holder: TableHolder, now: datetime) -> TableHolder:
+    """The holder with how far and how fast it is, if it has said."""
     rows, total = holder.rows, holder.total
     if rows is None:
-        return TableJob(holder)
+        return holder
     share = min(99, int(100 * rows / total)) if total else None
     begun = age(holder.stage_since or holder.since, now)
     told = age(holder.told, now) or 0.0
     seconds = None if begun is None else begun - told
     if not rows or not seconds or seconds < 1:
-        return TableJob(holder, share)
+        return replace(holder, percent=share)
     speed = rows / seconds
     left = max(0.0, (total - rows) / speed - told) if total and total > rows else None
-    return TableJob(holder, share, round(speed), left)
+    return replace(holder, percent=share, rows_per_second=round(speed), seconds_left=left)
 
 
 def totals(rows: Sequence[Row]) -> list[tuple[str, int]]:

@@ -153,6 +153,10 @@ class TableHolder:
     told: str | None = None  # when that was written
     lag: float | None = None  # behind the source, as the run measured it
     lag_ids: int | None = None
+    # At the moment of a page that shows it:
+    percent: int | None = None
+    rows_per_second: int | None = None
+    seconds_left: float | None = None
 
 
 def holder_of(facts: TableFacts) -> TableHolder | None:
