@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -181,16 +182,10 @@ def _remove(
     from floodmark.clean.command import s3clean_clean, s3clean_orphans
 
     wanted, ask = Selection(older_than, pattern, include_pending), _ask(what, yes or force)
+    staged = partial(s3clean_clean, all_tables=all_tables, force=force)
+    work = s3clean_orphans if what == "orphans" else staged
     with settings.progress() as progress:
-        if what == "orphans":
-            document = s3clean_orphans(
-                config, tables, settings.run, wanted, dry_run=dry_run, confirm=ask, emit=progress
-            )
-        else:
-            document = s3clean_clean(
-                config, tables, settings.run, wanted, dry_run=dry_run, confirm=ask, emit=progress,
-                all_tables=all_tables, force=force,
-            )  # fmt: skip
+        document = work(config, tables, settings.run, wanted, dry_run=dry_run, confirm=ask, emit=progress)
     for one in document.tables:
         if one.error is not None:
             settings.complain(one.error)

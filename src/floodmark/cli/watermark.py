@@ -52,13 +52,12 @@ def get(settings: Settings, table: str | None, show_files: bool) -> int:
       floodmark watermark get -t shop.orders --json > backup.json
       floodmark watermark get
     """
+    if show_files and table is None:
+        raise click.UsageError("--show-files needs -t")
+    pipeline = settings.pipeline()
     if table is None:
-        if show_files:
-            raise click.UsageError("--show-files needs -t")
-        pipeline = settings.pipeline()
         start = pipeline.config.options("").start
         return settings.result(pipeline.watermark_get(), lambda d: system_lines(d, start))
-    pipeline = settings.pipeline()
     loads = pipeline.config.warehouse.can.label
 
     def lines(mark: Watermark) -> list[str]:
