@@ -168,6 +168,9 @@ def test_a_table_without_a_key_moves_back_only_with_force(workspace: Workspace) 
     with pytest.raises(FloodmarkError, match="no key") as refused:
         workspace.pipeline.s3clean_clean("events", include_pending=True)
     assert refused.value.code == 2 and len(on_disk(workspace)) == 2
+    answered = workspace.run("s3clean", "clean", "-t", "events", "--include-pending", "--yes")
+    assert answered.code == 2 and "has no key" in answered.stderr, "an answer allows nothing that is refused"
+    assert len(on_disk(workspace)) == 2
     workspace.pipeline.s3clean_clean("events", include_pending=True, force=True)
     workspace.synced("events")
     assert workspace.query("SELECT count(*), count(DISTINCT what) FROM events") == [(51, 51)]

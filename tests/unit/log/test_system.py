@@ -115,5 +115,5 @@ def test_clear_removes_it_and_can_be_undone(folder: Path, capsys: pytest.Capture
 
 def test_clear_removes_an_unreadable_one(folder: Path) -> None:
     Store(load().store).put(SYSTEM_PATH, b"rubbish")
-    assert main(["watermark", "clear", "--force"]) == 0
+    assert main(["watermark", "clear", "--yes"]) == 0
     assert system_get(load()) == {"timestamp": None}
