@@ -18,7 +18,7 @@ from floodmark.config.load import Config
 from floodmark.load.preview import Ledgers
 from floodmark.load.protocol import Warehouse, open_warehouse
 from floodmark.log import pipeline
-from floodmark.log.claim import Changed, claim, decide_and_claim, refuse_if_held
+from floodmark.log.claim import claim, decide_and_claim, refuse_if_held
 from floodmark.log.copies import Publisher
 from floodmark.log.fold import State, duplicates, would_duplicate
 from floodmark.log.log import Log, draft, tables
@@ -178,11 +178,9 @@ class _Work:
         log = Log(self.store, outcome.table)
         wanted = replace(self.wanted, only=frozenset(f.path for f in outcome.removal.files))
 
-        def clean(state: State) -> Changed | None:
+        def clean(state: State) -> None:
             seen = facts if state is facts.state else self._look(log, state)
             taken = claim(log, state, run=self.run, purpose="clean")
-            if isinstance(taken, Changed):
-                return taken
             with taken.lease:
                 # A file that was listed before the claim and is not committed by now never will be.
                 state, ledger = taken.state, self.ask(taken.state)
@@ -195,7 +193,6 @@ class _Work:
                 Publisher(self.store, outcome.table, self.run).publish(state, rows)
                 remove(self.store, outcome, self.emit)
             finish(self.store.places)
-            return None
 
         decide_and_claim(log, facts.state, clean)
 

@@ -18,7 +18,7 @@ from floodmark.load.pending import created_after, ledger_for, pending
 from floodmark.load.preview import ledger_of
 from floodmark.load.protocol import LEDGER, Warehouse, open_warehouse
 from floodmark.log import pipeline
-from floodmark.log.claim import Changed, claim, decide_and_claim, refuse_if_held
+from floodmark.log.claim import claim, decide_and_claim, refuse_if_held
 from floodmark.log.fold import State, duplicates, restarted_by, would_duplicate
 from floodmark.log.log import Log, draft, tables
 from floodmark.model import times
@@ -182,7 +182,7 @@ def watermark_retire(config: Config, name: str, run: str) -> Watermark:
     """Leaves the table out of `sync --all`; its log, files and rows stay. Returns the new document."""
     log = named_log(config, name)
 
-    def retire(state: State) -> State | Changed:
+    def retire(state: State) -> State:
         if state.n < 0:
             raise ConfigError(
                 f"{log.table_name} was never synced, so there is nothing to retire",
@@ -192,8 +192,6 @@ def watermark_retire(config: Config, name: str, run: str) -> Watermark:
         if state.retired:
             return state
         taken = claim(log, state, run=run, purpose="retire")
-        if isinstance(taken, Changed):
-            return taken
         taken.lease.release()
         return taken.state
 
@@ -213,11 +211,9 @@ def set_position(
 ) -> tuple[State, State]:
     """Appends the commit that `decide` makes, under a claim on the very state that it saw; the states before and after."""
 
-    def move(state: State) -> tuple[State, State] | Changed:
+    def move(state: State) -> tuple[State, State]:
         table, commit = decide(state)
         taken = claim(log, state, run=run, purpose=purpose, table=table)
-        if isinstance(taken, Changed):
-            return taken
         with taken.lease:
             after = log.append(taken.state, commit(taken.state))
             then(after)
@@ -402,7 +398,7 @@ def watermark_accept(config: Config, name: str, run: str, *, force: bool = False
 @as_discovered()
 def _answered(
     session: Session, table: Table, state: State, options: TableOptions, log: Log, run: str
-) -> tuple[State, dict[str, Any]] | Changed | None:
+) -> tuple[State, dict[str, Any]] | None:
     """Claims the table as it is now, with the rows that are to be read again; None if there is no question.
 
     The claim is all that a sync would need to ask no more: it reads the rows that the claim says it owes.
@@ -415,8 +411,6 @@ def _answered(
         return None
     reread = None if found.window is not None else _carried(session, found, now)
     taken = claim(log, state, run=run, purpose="accept", table=found.table, reread=reread)
-    if isinstance(taken, Changed):
-        return taken
     taken.lease.release()
     rows, notes = sum(piece.rows for piece in found.slices), list(found.notes)
     if begins_whole(now, table, SyncOptions()):

@@ -11,7 +11,7 @@ from floodmark.clean.choose import Selection
 from floodmark.clean.command import s3clean_list, s3clean_orphans
 from floodmark.config.load import Config, load
 from floodmark.extract.files import key_table, write_keys
-from floodmark.log.claim import Claimed, claim
+from floodmark.log.claim import claim
 from floodmark.log.copies import Publisher
 from floodmark.log.document import commit_path
 from floodmark.log.fold import NothingLeft
@@ -50,7 +50,6 @@ def committed(store: Store, place: str) -> DataFile:
     """A log whose last commit names a key file, published."""
     log = Log(store, TABLE.name)
     taken = claim(log, log.read(), run=RUN, table=TABLE, purpose="sync")
-    assert isinstance(taken, Claimed)
     with taken.lease:
         file = lay(store, place)
         commit = draft(
