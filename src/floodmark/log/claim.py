@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from floodmark.log.copies import Publisher
 from floodmark.log.fold import State
-from floodmark.log.lease import Holder, Lease, at_work, end_unsaid, holder, this_process
+from floodmark.log.lease import Holder, Lease, at_work, end_unsaid, holder, this_process, who
 from floodmark.log.log import K, Log, Taken, draft
 from floodmark.log.status import Killed
 from floodmark.model.commit import Claim, Commit, Open
@@ -119,7 +119,7 @@ def refuse_if_held(log: Log, state: State, run: str | None) -> Holder | None:
         if newest.claim != state.claim:  # our claim is stale: a later run has taken the table since
             return refuse_if_held(log, newest, None)
         raise ConflictError(
-            f"{held.describe()} holds the table{f' ({held.purpose})' if held.purpose else ''}; "
+            f"{who(held.run, held.owner)} holds the table{f' ({held.purpose})' if held.purpose else ''}; "
             f"its lease runs until {held.until}",
             hint="wait for it to end; if it crashed, a later run takes over automatically",
             table=log.table_name,

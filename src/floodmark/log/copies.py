@@ -433,10 +433,6 @@ class Stored:
     found: Copy | Flaw
 
     @property
-    def bytes(self) -> int:
-        return len(self.data or b"")
-
-    @property
     def damaged(self) -> bool:
         """Whether it exists but is useless to every version; a copy of another version is not damaged."""
         return isinstance(self.found, Flaw) and self.found.kind == "damaged"
@@ -468,7 +464,7 @@ def backups(store: Store, table_name: str, sessions: Sequence[str] | None = None
     """All copies but the primary, in order of trust, from all sessions or from these; fetched lazily."""
     yield from stored(store, table_name, "daily", daily_paths(store, table_name))
     found = stored(store, table_name, "session", session_paths(store, table_name, sessions))
-    for _, same in groupby(found, key=lambda item: _run(item.path)[:_SECOND]):
+    for _, same in groupby(found, key=lambda item: item.path.removeprefix(SESSIONS)[:_SECOND]):
         yield from sorted(same, key=_reached, reverse=True)  # names within a second are random
 
 
@@ -503,10 +499,6 @@ def _in_place(store: Store, place: Place, table_name: str, daily: bool) -> list[
     paths = [primary_path(table_name), *(daily_paths(there, table_name) if daily else ())]
     found = [(there.uri(path), there.get(path)) for path in paths]
     return [Stored("copies_to", uri, data, examine(data, table_name)) for uri, data in found]
-
-
-def _run(path: str) -> str:
-    return path.removeprefix(SESSIONS).partition("/")[0]
 
 
 def _reached(item: Stored) -> float:

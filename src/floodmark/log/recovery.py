@@ -188,7 +188,9 @@ def carry_on(log: Log, copy: Copy, wrong: list[str], done: list[str]) -> State:
     known = copy.checkpoint.state
     if log.confirms(known):
         return log.fold_on(known)
-    _check_same_log(log, known)
+    last = next(filter(None, map(log.readable, reversed(log.numbers()))), None)
+    if last is not None and last.log != known.log:
+        raise Foreign(f"belongs to another log ({known.log})")
     tail = chained(known, copy.tail)
     path = commit_path(log.table_name, known.n)
     there = log.store.get(path)
@@ -198,12 +200,7 @@ def carry_on(log: Log, copy: Copy, wrong: list[str], done: list[str]) -> State:
             raise Foreign(f"does not match the log: commit {known.n} there is a different one")
     elif not tail:
         what = "missing" if there is None else "unreadable"
-        raise Damaged(
-            f"the commit log is damaged: commit {known.n}, which the published watermark shows, is {what}",
-            hint=f"restore {log.store.uri(path)} from a backup of the store; or abandon the log: "
-            f"floodmark watermark reset -t {log.table_name} --force",
-            table=log.table_name,
-        )
+        raise log.damaged(known.n, f", which the published watermark shows, is {what}")
     wrong.append(f"{path}: {'missing' if there is None else 'damaged'}")
     done += _put_back_tail(log, tail)
     state = log.fold_on(known)
@@ -230,16 +227,6 @@ def _later_commits(log: Log, state: State, copy: str, done: list[str]) -> State:
                 state = after
         if state.n < before + LATER:
             return state
-
-
-def _check_same_log(log: Log, known: State) -> None:
-    """Raises Foreign if the log's newest readable commit belongs to another log than the copy."""
-    for n in reversed(log.numbers()):
-        commit = log.readable(n)
-        if commit is not None:
-            if commit.log != known.log:
-                raise Foreign(f"belongs to another log ({known.log})")
-            return
 
 
 def _sound_commit(log: Log, n: int, data: bytes) -> Commit | None:
@@ -311,18 +298,21 @@ def put_back(log: Log, n: int, damage: Damaged) -> tuple[Commit, str]:
     later = log.readable(n + 1)
     before = log.readable(n - 1) if n else None
     seen: list[State] = []
-    for item in _candidates(log, copies.primary(log.store, log.table_name), partial(_signs, log)):
-        for data in copies.commits_in([item]).get(n, ()):
-            # The next commit proves it; the newest commit is proven by the copy that carries it.
-            follows = before is None or read_commit(data).prev == log.digest_of(n - 1)
-            if follows and (later is None or later.prev == digest(data)):
-                return _repaired(log, n, data, damage, began, item.place, item.path)
-        if isinstance(item.found, Copy):
-            seen.append(item.found.checkpoint.state)
-    for _, data in commits_elsewhere(log.store, log.table_name, (n,)):
-        proven = later is not None and later.prev == digest(data)
-        if proven and (before is None or load(Commit, data).prev == log.digest_of(n - 1)):
-            return _repaired(log, n, data, damage, began, "copies_to")
+
+    def stored() -> Iterator[tuple[bytes, str, str | None]]:
+        for item in _candidates(log, copies.primary(log.store, log.table_name), partial(_signs, log)):
+            yield from ((data, item.place, item.path) for data in copies.commits_in([item]).get(n, ()))
+            if isinstance(item.found, Copy):
+                seen.append(item.found.checkpoint.state)
+        yield from (
+            (data, "copies_to", None) for _, data in commits_elsewhere(log.store, log.table_name, (n,))
+        )
+
+    for data, source, copy in stored():
+        # The next commit proves it; the newest commit is proven by the copy that carries it.
+        proven = later.prev == digest(data) if later is not None else copy is not None
+        if proven and (before is None or log.parse(n, data)[0].prev == log.digest_of(n - 1)):
+            return _repaired(log, n, data, damage, began, source, copy)
     commit = rebuilt(log.store, seen, n, later, log.digest_of(n - 1) if n else "")
     if commit is None:
         raise damage

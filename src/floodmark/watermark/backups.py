@@ -104,7 +104,7 @@ def _shown(store: Store, history: Log, stored: copies.Stored) -> BackupCopy:
         else wrong.kind
         if wrong.kind in ("missing", "unknown")
         else "damaged",
-        bytes=stored.bytes,
+        bytes=len(stored.data or b""),
         commit=copy.checkpoint.state.n if copy else None,
         saved_at=copy.saved.get("saved_at") if copy else None,
     )
