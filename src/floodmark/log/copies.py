@@ -15,13 +15,13 @@ import math
 import re
 import threading
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from hashlib import md5
 from itertools import groupby
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from floodmark.host.retry import Retries
 from floodmark.log.document import (
@@ -52,6 +52,8 @@ from floodmark.store.store import NO_DOCUMENT, Store, encode
 
 if TYPE_CHECKING:
     from floodmark.log.log import Log
+
+A = TypeVar("A")
 
 WRITING = Retries(3)
 LOCATIONS = ("primary", "daily", "session")
@@ -701,18 +703,20 @@ def pipeline_elsewhere(store: Store, *, sure: bool) -> bytes | None:
 
     If `sure`, waits for the places, and raises if none has one and one of them could not be read.
     """
+    found = answers(store, lambda place: check_owner(store, place.store, None), sure=sure)
+    return next((data for data in found if data is not None), None)
+
+
+def answers(store: Store, question: Callable[[Place], A], *, sure: bool) -> Iterator[A]:
+    """The answers of the further places that can be read; if `sure`, waits for them, and ends with an error if one can't."""
     failed: FloodmarkError | None = None
     for place in store.places:
         try:
-            found = place.ask(lambda there: check_owner(store, there.store, None), patient=sure)
+            yield place.ask(question, patient=sure)
         except FloodmarkError as error:
             failed = failed or unanswered(store, place, error)
-            continue
-        if found is not None:
-            return found
     if sure and failed is not None:
         raise failed
-    return None
 
 
 def maybe_lost(store: Store) -> bool:

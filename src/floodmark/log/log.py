@@ -18,7 +18,7 @@ from uuid import uuid4
 from floodmark.host.retry import Retries
 from floodmark.host.temp import scratched
 from floodmark.log import copies
-from floodmark.log.copies import PIPELINE, check_owner, maybe_lost, unanswered
+from floodmark.log.copies import PIPELINE, answers, check_owner, maybe_lost
 from floodmark.log.document import Copy, accounts_for_older, commit_numbers, commit_path
 from floodmark.log.fold import Damaged, DataCommit, NothingLeft, State, data_commit, fold, within
 from floodmark.log.lease import lease_path, who
@@ -77,14 +77,7 @@ def _tables_elsewhere(store: Store, *, sure: bool) -> set[str]:
         check_owner(store, place.store, own)
         return {encode(name) for name in tables(place.store)}
 
-    found: set[str] = set()
-    for place in store.places:
-        try:
-            found |= place.ask(ask, patient=sure)
-        except FloodmarkError as error:
-            if sure:
-                raise unanswered(store, place, error) from None
-    return found
+    return set().union(*answers(store, ask, sure=sure))
 
 
 class Log:

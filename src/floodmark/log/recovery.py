@@ -78,26 +78,16 @@ def recover(log: Log, primary: copies.Stored) -> State:
     try:
         state, source = _state(log, primary, wrong, done)
     except DataError as error:
-        failed = (*wrong, error.message)
-        _record(log, Recovery(log.table_name, stamp(), False, "", None, None, _since(began), failed))
+        _record(log, began, "", None, None, [*wrong, error.message])
         raise
     if state.n < 0 or (source is None and primary.data is None and _begun(log, state)):
         return state
     copy = source.found if source and isinstance(source.found, Copy) else None
     if log.repairs and (source is None or source.place != "primary"):
         done += _restore(log, state, copy, primary.data)
-    _record(
-        log,
-        Recovery(
-            log.table_name, stamp(), True, source.place if source else "log", source.path if source else None,
-            state.n, _since(began), tuple(wrong), tuple(done),
-        ),
-    )  # fmt: skip
+    place, path = (source.place, source.path) if source else ("log", None)
+    _record(log, began, place, path, state.n, wrong, done)
     return state
-
-
-def _since(began: float) -> float:
-    return round(time.monotonic() - began, 3)
 
 
 def _state(
@@ -324,9 +314,7 @@ def _repaired(
 ) -> tuple[Commit, str]:
     written = _write(log, n, data)
     done = [f"commit {n} rebuilt from its files"] if source == "files" else written
-    wrong = (f"{commit_path(log.table_name, n)}: {damage.message}",)
-    record = Recovery(log.table_name, stamp(), True, source, copy, n, _since(began), wrong, tuple(done))
-    _record(log, record)
+    _record(log, began, source, copy, n, [f"{commit_path(log.table_name, n)}: {damage.message}"], done)
     detail = f"the commit log was damaged: {done[0]}"
     log.findings.append(Finding("damaged_log", log.table_name, detail, {"commit": n}))
     return log.parse(n, data)
@@ -379,8 +367,15 @@ def _restore(log: Log, state: State, copy: Copy | None, seen: bytes | None) -> l
     return ["primary copy restored" if same else "the primary copy differs when read back"]
 
 
-def _record(log: Log, recovery: Recovery) -> None:
+def _record(
+    log: Log, began: float, source: str, copy: str | None, commit: int | None,
+    wrong: Sequence[str], done: Sequence[str] = (),
+) -> None:  # fmt: skip
     """Logs and records a recovery; a record that can't be written stops nothing."""
+    seconds, success = round(time.monotonic() - began, 3), commit is not None
+    recovery = Recovery(
+        log.table_name, stamp(), success, source, copy, commit, seconds, tuple(wrong), tuple(done)
+    )
     outcome = f"recovered from {recovery.copy or recovery.source}" if recovery.success else "not recovered"
     # If the store itself could not recover the table, the user should know.
     logger.log(
