@@ -15,7 +15,7 @@ from floodmark.config.load import StoreSpec
 from floodmark.host.retry import Retries
 from floodmark.log import claim as claims
 from floodmark.log import lease as leases
-from floodmark.log.claim import Changed, Claimed, claim, decide_and_claim
+from floodmark.log.claim import Changed, Claimed, HeldTable, claim, decide_and_claim
 from floodmark.log.document import commit_path
 from floodmark.log.fold import NothingLeft, State
 from floodmark.log.lease import LeaseNote, holder, lease_path, this_process
@@ -283,6 +283,20 @@ def test_a_decision_on_an_outdated_state_is_made_again_on_the_newer_one(log: Log
     taken = decide_and_claim(log, stale, decide)
     taken.lease.release()
     assert seen == [-1, 1] and taken.state.n == 2
+
+
+def test_a_table_that_another_run_changed_since_it_was_read_is_held_as_it_is_now(log: Log) -> None:
+    held = HeldTable(log.store, TABLE.name, "run2")
+    held.read()
+    take(log, "run1").lease.release()
+    held.hold("load")
+    assert held.lease is not None and held.killed is None
+    assert held.state == log.read() and held.state.claim is not None and held.state.claim.run == "run2"
+    before = held.state
+    held.hold("load")
+    assert held.state is before
+    held.release()
+    assert note(log).released
 
 
 def test_a_decision_that_needs_no_claim_is_taken_as_it_is(log: Log) -> None:
