@@ -23,7 +23,7 @@ import duckdb
 import yaml
 
 from floodmark.config.load import Config, load
-from floodmark.log.claim import Claimed, claim
+from floodmark.log.claim import claim
 from floodmark.log.copies import Publisher
 from floodmark.log.log import Log, draft
 from floodmark.model import events
@@ -223,7 +223,6 @@ def _lengthen(store: Store, warehouse: Path, length: int) -> None:
     while state.n < length:
         run = new_run()
         claimed = claim(log, state, run=run, purpose="sync", table=state.table)
-        assert isinstance(claimed, Claimed)
         claimed.lease.release()
         name = f"data/shop.t0/{run}/{state.n:032}.parquet"
         made = DataFile(name, 10, 2000, "0" * 64, 0, created_at=stamp(), etag="0" * 32)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from floodmark.config.load import Config, SourceSpec, StoreSpec, WarehouseSpec
-from floodmark.log.claim import Claimed, claim
+from floodmark.log.claim import claim
 from floodmark.log.copies import Publisher
 from floodmark.log.document import StageFailure, primary_path
 from floodmark.log.fold import State
@@ -85,7 +85,6 @@ class Filled:
         taken = claim(
             log, log.read(), run=run, table=_table(name), purpose="sync", window=window("w", None, edges, at(42, 7)), strategy="sequential"
         )  # fmt: skip
-        assert isinstance(taken, Claimed)
         with taken.lease:
             named = files(rows - 1, 1)
             if not published:  # the log itself is read, which takes no other table's files
@@ -160,7 +159,6 @@ class Filled:
             log, log.read(), run=run, table=_table(name), purpose="sync",
             window=window("w", None, (at(20, 5),), at(42, 7)), strategy="sequential",
         )  # fmt: skip
-        assert isinstance(taken, Claimed)
         with taken.lease:
             Publisher(self.store, name, run).publish(taken.state, [])
             yield taken.state

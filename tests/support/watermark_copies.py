@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from floodmark.config.load import StoreSpec
-from floodmark.log.claim import Claimed, claim
+from floodmark.log.claim import claim
 from floodmark.log.copies import Publisher
 from floodmark.log.fold import State
 from floodmark.log.log import Log, draft
@@ -114,7 +114,6 @@ def published(store: Store, name: str = NAME, count: int = 5) -> tuple[Log, Stat
     table = TABLE if name == NAME else None
     span = window("w", None, (), at(42, 7))
     taken = claim(log, log.read(), run=RUN, table=table, purpose="sync", window=span)
-    assert isinstance(taken, Claimed)
     with taken.lease:
         first = draft(taken.state, Batch, RUN, window_id="w", slices=(0,), files=files(3, prefix="w"))
         state = batches(log, log.append(taken.state, first), count)

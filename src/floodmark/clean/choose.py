@@ -100,10 +100,6 @@ class Removal:
     kept: int = 0  # loaded files that stay because an earlier commit is pending
 
     @property
-    def bytes(self) -> int:
-        return sum(f.bytes for f in self.files)
-
-    @property
     def empty(self) -> bool:
         return not self.files and not self.clean.given_up
 
@@ -133,12 +129,8 @@ def staged(facts: Facts) -> tuple[Staged, ...]:
 
 def orphans(facts: Facts, wanted: Selection, now: datetime) -> Removal:
     """The files that no commit names and that no run can commit any more."""
-    files = tuple(
-        f
-        for f in staged(facts)
-        if f.state == "orphan" and wanted.fits(f.path, f.created_at, now) and wanted.includes(f.path)
-    )
-    return Removal(files, CleanedFiles(files=len(files), bytes=sum(f.bytes for f in files)))
+    found = (f for f in staged(facts) if f.state == "orphan" and wanted.includes(f.path))
+    return Removal(tuple(f for f in found if wanted.fits(f.path, f.created_at, now)))
 
 
 def choose(facts: Facts, wanted: Selection, now: datetime) -> Removal:

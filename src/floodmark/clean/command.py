@@ -8,17 +8,16 @@ second clean removes what the first one left. Commits, leases and other tables' 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
+from contextlib import contextmanager
+from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 
 from floodmark.clean.choose import Facts, Removal, Selection, Staged, choose, orphans, staged
 from floodmark.clean.remove import Cleaning, gather, listed, loaded_at, remove
 from floodmark.config.load import Config
 from floodmark.load.preview import Ledgers
-from floodmark.load.protocol import Warehouse, open_warehouse
-from floodmark.log import pipeline
-from floodmark.log.claim import Changed, claim, decide_and_claim, refuse_if_held
+from floodmark.log.claim import claim, decide_and_claim, refuse_if_held
 from floodmark.log.copies import Publisher
 from floodmark.log.fold import State, duplicates, would_duplicate
 from floodmark.log.log import Log, draft, tables
@@ -74,33 +73,16 @@ def s3clean_clean(
     emit: Emit = ignore,
 ) -> CleanResult:
     """Removes the files that are loaded or superseded; `confirm` may object by raising."""
-    store = Store(config.store)
-    with ExitStack() as stack:
-        warehouse: Warehouse | None = None
 
-        def ask(state: State) -> Ledger:
-            nonlocal warehouse
-            if state.table is None:
-                return Ledger()
-            if warehouse is None:
-                pipeline.check(store, config.warehouse.label)
-                warehouse = open_warehouse(config.warehouse)
-                stack.callback(warehouse.close)
-            return warehouse.ledger(state.log, state.table.target)
+    def decide(facts: Facts, wanted: Selection, now: datetime) -> Removal:
+        removal, table = choose(facts, wanted, now), facts.state.table
+        if removal.clean.moved and table is not None and would_duplicate(table, facts.state) and not force:
+            raise duplicates(table)
+        return removal
 
-        def decide(facts: Facts, wanted: Selection, now: datetime) -> Removal:
-            removal, table = choose(facts, wanted, now), facts.state.table
-            if (
-                removal.clean.moved
-                and table is not None
-                and would_duplicate(table, facts.state)
-                and not force
-            ):
-                raise duplicates(table)
-            return removal
-
-        work = _Work(store, run, _below_prefix(wanted, store), ask, decide, True, emit)
-        return work.go(_names(config, store, () if all_tables else names), dry_run, confirm)
+    chosen = () if all_tables else names
+    with Ledgers(config) as ledgers:
+        return _clean(config, chosen, run, wanted, ledgers.read, decide, dry_run, confirm, emit)
 
 
 def s3clean_orphans(
@@ -124,80 +106,69 @@ def s3clean_orphans(
             )
         return orphans(facts, wanted, now)
 
-    store = Store(config.store)
     with Ledgers(config) as ledgers:
-        work = _Work(store, run, _below_prefix(wanted, store), ledgers.of, decide, False, emit)
-        return work.go(_names(config, store, names), dry_run, confirm)
+        return _clean(config, names, run, wanted, ledgers.of, decide, dry_run, confirm, emit)
 
 
-@dataclass(frozen=True)
-class _Work:
-    """One command over one or more tables: looks at all, asks once, then removes table by table."""
+def _clean(
+    config: Config,
+    names: Sequence[str],
+    run: str,
+    wanted: Selection,
+    ask: Callable[[State], Ledger | None],
+    decide: Callable[[Facts, Selection, datetime], Removal],
+    dry_run: bool,
+    confirm: Confirm,
+    emit: Emit,
+) -> CleanResult:
+    """Looks at all tables, asks once, then removes table by table what was shown to the user."""
+    store, now = Store(config.store), datetime.now(UTC)
+    wanted = _below_prefix(wanted, store)
+    seen: dict[str, Facts] = {}
+    outcomes = [Cleaning(name) for name in _names(config, store, names)]
 
-    store: Store
-    run: str
-    wanted: Selection
-    ask: Callable[[State], Ledger | None]
-    decide: Callable[[Facts, Selection, datetime], Removal]
-    commits: bool  # whether the log names what is removed; it never named orphans
-    emit: Emit
-    now: datetime = field(default_factory=lambda: datetime.now(UTC))
-
-    def go(self, names: Sequence[str], dry_run: bool, confirm: Confirm) -> CleanResult:
-        seen: dict[str, Facts] = {}
-        outcomes = [Cleaning(name) for name in names]
-        for outcome in outcomes:
-            with _caught(outcome, len(outcomes) == 1):
-                log = Log(self.store, outcome.table)
-                seen[outcome.table] = self._look(log)
-                if not dry_run:
-                    refuse_if_held(log, seen[outcome.table].state, None)
-                self._judge(outcome, seen[outcome.table], self.wanted)
-        if not dry_run:
-            confirm(outcomes)
-            for outcome in outcomes:
-                if outcome.error is None and not outcome.removal.empty:
-                    with _caught(outcome, len(outcomes) == 1):
-                        self._act(outcome, seen.pop(outcome.table))
-        return _document(self.store, outcomes, dry_run)
-
-    def _look(self, log: Log, state: State | None = None) -> Facts:
+    def look(log: Log, state: State | None = None) -> Facts:
         """The facts of a table. `state`: the one that is claimed next, so that nothing is committed in between."""
-        objects = listed(
-            self.store, log.table_name
-        )  # before the log, which then names whatever was committed since
+        # Before the log, which then names whatever was committed since.
+        objects = listed(store, log.table_name)
         state = state or log.read()
-        return gather(log, state, objects, self.ask(state))
+        return gather(log, state, objects, ask(state))
 
-    def _judge(self, outcome: Cleaning, facts: Facts, wanted: Selection) -> None:
-        outcome.removal = removal = self.decide(facts, wanted, self.now)
-        outcome.notes = _notes(removal)
+    def act(outcome: Cleaning, facts: Facts, state: State) -> None:
+        """Removes what still may be removed under our claim."""
+        log = Log(store, outcome.table)
+        only = frozenset(f.path for f in outcome.removal.files)
+        found = facts if state is facts.state else look(log, state)
+        taken = claim(log, state, run=run, purpose="clean")
+        with taken.lease:
+            # A file that was listed before the claim and is not committed by now never will be.
+            state, ledger = taken.state, ask(taken.state)
+            found = replace(found, state=state, loaded=loaded_at(state, ledger))
+            outcome.removal = removal = decide(found, replace(wanted, only=only), now)
+            outcome.notes = _notes(removal)
+            if removal.clean.whole or removal.clean.some:  # the log never named orphans
+                named = draft(state, Clean, run, clean=removal.clean, position=removal.position)
+                state = log.append(state, named)
+            Publisher(store, outcome.table, run).publish(state, ledger.rows if ledger is not None else None)
+            remove(store, outcome, emit)
+        finish(store.places)
 
-    def _act(self, outcome: Cleaning, facts: Facts) -> None:
-        """Removes what was shown to the user, as far as it still may be removed under our claim."""
-        log = Log(self.store, outcome.table)
-        wanted = replace(self.wanted, only=frozenset(f.path for f in outcome.removal.files))
-
-        def clean(state: State) -> Changed | None:
-            seen = facts if state is facts.state else self._look(log, state)
-            taken = claim(log, state, run=self.run, purpose="clean")
-            if isinstance(taken, Changed):
-                return taken
-            with taken.lease:
-                # A file that was listed before the claim and is not committed by now never will be.
-                state, ledger = taken.state, self.ask(taken.state)
-                self._judge(outcome, replace(seen, state=state, loaded=loaded_at(state, ledger)), wanted)
-                removal = outcome.removal
-                if self.commits and not removal.empty:
-                    named = draft(state, Clean, self.run, clean=removal.clean, position=removal.position)
-                    state = log.append(state, named)
-                rows = ledger.rows if ledger is not None else None
-                Publisher(self.store, outcome.table, self.run).publish(state, rows)
-                remove(self.store, outcome, self.emit)
-            finish(self.store.places)
-            return None
-
-        decide_and_claim(log, facts.state, clean)
+    for outcome in outcomes:
+        with _caught(outcome, len(outcomes) == 1):
+            log = Log(store, outcome.table)
+            seen[outcome.table] = facts = look(log)
+            if not dry_run:
+                refuse_if_held(log, facts.state, None)
+            outcome.removal = decide(facts, wanted, now)
+            outcome.notes = _notes(outcome.removal)
+    if not dry_run:
+        confirm(outcomes)
+        for outcome in outcomes:
+            if outcome.error is None and not outcome.removal.empty:
+                with _caught(outcome, len(outcomes) == 1):
+                    facts = seen.pop(outcome.table)
+                    decide_and_claim(Log(store, outcome.table), facts.state, partial(act, outcome, facts))
+    return _document(store, outcomes, dry_run)
 
 
 @contextmanager

@@ -93,19 +93,23 @@ class Ledgers:
 
     def of(self, state: State, *, whole: bool = True) -> Ledger | None:
         """A table's ledger, whole or just what a watermark needs; None if it can't be read now."""
-        if state.table is None:
-            return Ledger()
-        if self._away:
+        if self._away and state.table is not None:
             return None
         try:
-            if self._warehouse is None:
-                # In a warehouse other than the pipeline's, everything would seem pending.
-                pipelines.check(Store(self._config.store), self._config.warehouse.label)
-                self._warehouse = open_warehouse(self._config.warehouse, seconds=self._seconds)
-            return ledger_for(self._warehouse, state, state.table.target, whole=whole)
+            return self.read(state, whole=whole)
         except FloodmarkError as error:
             self._away = isinstance(error, TransientError) or self._warehouse is None
             return None
+
+    def read(self, state: State, *, whole: bool = True) -> Ledger:
+        """The same for a command that can't do without: raises if it can't be read now."""
+        if state.table is None:
+            return Ledger()
+        if self._warehouse is None:
+            # In a warehouse other than the pipeline's, everything would seem pending.
+            pipelines.check(Store(self._config.store), self._config.warehouse.label)
+            self._warehouse = open_warehouse(self._config.warehouse, seconds=self._seconds)
+        return ledger_for(self._warehouse, state, state.table.target, whole=whole)
 
     def __enter__(self) -> Ledgers:
         return self

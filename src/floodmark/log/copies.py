@@ -15,13 +15,13 @@ import math
 import re
 import threading
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from hashlib import md5
 from itertools import groupby
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from floodmark.host.retry import Retries
 from floodmark.log.document import (
@@ -52,6 +52,8 @@ from floodmark.store.store import NO_DOCUMENT, Store, encode
 
 if TYPE_CHECKING:
     from floodmark.log.log import Log
+
+A = TypeVar("A")
 
 WRITING = Retries(3)
 LOCATIONS = ("primary", "daily", "session")
@@ -433,10 +435,6 @@ class Stored:
     found: Copy | Flaw
 
     @property
-    def bytes(self) -> int:
-        return len(self.data or b"")
-
-    @property
     def damaged(self) -> bool:
         """Whether it exists but is useless to every version; a copy of another version is not damaged."""
         return isinstance(self.found, Flaw) and self.found.kind == "damaged"
@@ -468,7 +466,7 @@ def backups(store: Store, table_name: str, sessions: Sequence[str] | None = None
     """All copies but the primary, in order of trust, from all sessions or from these; fetched lazily."""
     yield from stored(store, table_name, "daily", daily_paths(store, table_name))
     found = stored(store, table_name, "session", session_paths(store, table_name, sessions))
-    for _, same in groupby(found, key=lambda item: _run(item.path)[:_SECOND]):
+    for _, same in groupby(found, key=lambda item: item.path.removeprefix(SESSIONS)[:_SECOND]):
         yield from sorted(same, key=_reached, reverse=True)  # names within a second are random
 
 
@@ -503,10 +501,6 @@ def _in_place(store: Store, place: Place, table_name: str, daily: bool) -> list[
     paths = [primary_path(table_name), *(daily_paths(there, table_name) if daily else ())]
     found = [(there.uri(path), there.get(path)) for path in paths]
     return [Stored("copies_to", uri, data, examine(data, table_name)) for uri, data in found]
-
-
-def _run(path: str) -> str:
-    return path.removeprefix(SESSIONS).partition("/")[0]
 
 
 def _reached(item: Stored) -> float:
@@ -709,18 +703,20 @@ def pipeline_elsewhere(store: Store, *, sure: bool) -> bytes | None:
 
     If `sure`, waits for the places, and raises if none has one and one of them could not be read.
     """
+    found = answers(store, lambda place: check_owner(store, place.store, None), sure=sure)
+    return next((data for data in found if data is not None), None)
+
+
+def answers(store: Store, question: Callable[[Place], A], *, sure: bool) -> Iterator[A]:
+    """The answers of the further places that can be read; if `sure`, waits for them, and ends with an error if one can't."""
     failed: FloodmarkError | None = None
     for place in store.places:
         try:
-            found = place.ask(lambda there: check_owner(store, there.store, None), patient=sure)
+            yield place.ask(question, patient=sure)
         except FloodmarkError as error:
             failed = failed or unanswered(store, place, error)
-            continue
-        if found is not None:
-            return found
     if sure and failed is not None:
         raise failed
-    return None
 
 
 def maybe_lost(store: Store) -> bool:

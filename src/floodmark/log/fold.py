@@ -322,9 +322,8 @@ def duplicates(table: Table) -> ConfigError:
     )
 
 
-def fold(state: State | None, commit: Commit, digest: str) -> State:
+def fold(before: State, commit: Commit, digest: str) -> State:
     """The state after one more commit, whose bytes have the given digest."""
-    before = state if state is not None else State(commit.table_name)
     _check(before, commit)
     after = replace(before, n=commit.n, digest=digest, updated_at=commit.at)
     match commit:

@@ -58,10 +58,10 @@ class Holder:
     until: str
     alive: bool
 
-    def describe(self) -> str:
-        """`run 2025… on host db1 (pid 12)`."""
-        where = f" on host {self.owner.host} (pid {self.owner.pid})" if self.owner else ""
-        return f"run {self.run}{where}"
+
+def who(run: str, owner: Owner | None) -> str:
+    """`run 2025… on host db1 (pid 12)`."""
+    return f"run {run} on host {owner.host} (pid {owner.pid})" if owner else f"run {run}"
 
 
 def lease_path(table_name: str) -> str:

@@ -18,10 +18,10 @@ from uuid import uuid4
 from floodmark.host.retry import Retries
 from floodmark.host.temp import scratched
 from floodmark.log import copies
-from floodmark.log.copies import PIPELINE, check_owner, maybe_lost, unanswered
+from floodmark.log.copies import PIPELINE, answers, check_owner, maybe_lost
 from floodmark.log.document import Copy, accounts_for_older, commit_numbers, commit_path
 from floodmark.log.fold import Damaged, DataCommit, NothingLeft, State, data_commit, fold, within
-from floodmark.log.lease import lease_path
+from floodmark.log.lease import lease_path, who
 from floodmark.log.recovery import put_back, recover
 from floodmark.model.commit import Claim, Commit, Open, files_of, read_commit
 from floodmark.model.errors import ConfigError, ConflictError, DataError, FloodmarkError, TransientError
@@ -59,13 +59,6 @@ def draft(state: State, kind: type[K], run: str, **fields: Any) -> K:
     )
 
 
-def who(commit: Commit) -> str:
-    """Names the run that wrote a commit, for error messages."""
-    if not isinstance(commit, Claim) or commit.owner is None:
-        return f"run {commit.run}"
-    return f"run {commit.run} on host {commit.owner.host} (pid {commit.owner.pid})"
-
-
 def tables(store: Store) -> list[str]:
     """Every table that has a log, or that still has a watermark although its log is gone."""
     stems = (o.path.rpartition("/")[2].removesuffix(".json") for o in store.list("watermark/tables/"))
@@ -84,14 +77,7 @@ def _tables_elsewhere(store: Store, *, sure: bool) -> set[str]:
         check_owner(store, place.store, own)
         return {encode(name) for name in tables(place.store)}
 
-    found: set[str] = set()
-    for place in store.places:
-        try:
-            found |= place.ask(ask, patient=sure)
-        except FloodmarkError as error:
-            if sure:
-                raise unanswered(store, place, error) from None
-    return found
+    return set().union(*answers(store, ask, sure=sure))
 
 
 class Log:
@@ -314,23 +300,24 @@ class Log:
     def parse(self, n: int, data: bytes | None) -> tuple[Commit, str]:
         """Commit number `n` in these bytes and its digest; raises Damaged."""
         if data is None:
-            raise self._damaged(n, "is missing")
+            raise self.damaged(n, " is missing")
         try:
             commit = read_commit(data)
         except ValueError:
-            why = "is too large to be one" if data == NO_DOCUMENT else "is unreadable"
-            raise self._damaged(n, why) from None
+            why = " is too large to be one" if data == NO_DOCUMENT else " is unreadable"
+            raise self.damaged(n, why) from None
         if commit.n != n or commit.table_name != self.table_name:
-            raise self._damaged(n, f"is really commit {str(commit.n)[:20]} of {commit.table_name[:200]}")
+            raise self.damaged(n, f" is really commit {str(commit.n)[:20]} of {commit.table_name[:200]}")
         folders = file_folders(self.table_name)
         if any(not f.path.startswith(folders) or "/../" in f.path for f in files_of(commit)):
-            raise self._damaged(n, "names a file that is not the table's")
+            raise self.damaged(n, " names a file that is not the table's")
         return commit, commit.stands_for or digest(data)
 
-    def _damaged(self, n: int, why: str) -> Damaged:
+    def damaged(self, n: int, why: str) -> Damaged:
+        """The error about commit number `n`; `why` continues its sentence."""
         path = commit_path(self.table_name, n)
         return Damaged(
-            f"the commit log is damaged: commit {n} {why}",
+            f"the commit log is damaged: commit {n}{why}",
             hint=f"restore {self.store.uri(path)} from a backup of the store; or abandon the log: "
             f"floodmark watermark reset -t {self.table_name} --force",
             table=self.table_name,
@@ -339,11 +326,12 @@ class Log:
     def _taken(self, ours: Commit, data: bytes) -> FloodmarkError:
         """The error for a number that holds something other than our commit."""
         theirs, _ = self.parse(ours.n, data)
+        by = who(theirs.run, theirs.owner if isinstance(theirs, Claim) else None)
         if isinstance(theirs, Open | Claim) or isinstance(ours, Open | Claim):
             return Taken(
-                f"{who(theirs)} took the table at commit {theirs.n}, {theirs.at}: nothing was committed",
+                f"{by} took the table at commit {theirs.n}, {theirs.at}: nothing was committed",
                 hint="wait for that run to end, then run the command again",
                 table=self.table_name,
             )
         # Only a claim may follow another run's claim, and a run writes its own commits in sequence.
-        return self._damaged(theirs.n, f"is by {who(theirs)}, which does not hold the table")
+        return self.damaged(theirs.n, f" is by {by}, which does not hold the table")

@@ -78,26 +78,16 @@ def recover(log: Log, primary: copies.Stored) -> State:
     try:
         state, source = _state(log, primary, wrong, done)
     except DataError as error:
-        failed = (*wrong, error.message)
-        _record(log, Recovery(log.table_name, stamp(), False, "", None, None, _since(began), failed))
+        _record(log, began, "", None, None, [*wrong, error.message])
         raise
     if state.n < 0 or (source is None and primary.data is None and _begun(log, state)):
         return state
     copy = source.found if source and isinstance(source.found, Copy) else None
     if log.repairs and (source is None or source.place != "primary"):
         done += _restore(log, state, copy, primary.data)
-    _record(
-        log,
-        Recovery(
-            log.table_name, stamp(), True, source.place if source else "log", source.path if source else None,
-            state.n, _since(began), tuple(wrong), tuple(done),
-        ),
-    )  # fmt: skip
+    place, path = (source.place, source.path) if source else ("log", None)
+    _record(log, began, place, path, state.n, wrong, done)
     return state
-
-
-def _since(began: float) -> float:
-    return round(time.monotonic() - began, 3)
 
 
 def _state(
@@ -188,7 +178,9 @@ def carry_on(log: Log, copy: Copy, wrong: list[str], done: list[str]) -> State:
     known = copy.checkpoint.state
     if log.confirms(known):
         return log.fold_on(known)
-    _check_same_log(log, known)
+    last = next(filter(None, map(log.readable, reversed(log.numbers()))), None)
+    if last is not None and last.log != known.log:
+        raise Foreign(f"belongs to another log ({known.log})")
     tail = chained(known, copy.tail)
     path = commit_path(log.table_name, known.n)
     there = log.store.get(path)
@@ -198,12 +190,7 @@ def carry_on(log: Log, copy: Copy, wrong: list[str], done: list[str]) -> State:
             raise Foreign(f"does not match the log: commit {known.n} there is a different one")
     elif not tail:
         what = "missing" if there is None else "unreadable"
-        raise Damaged(
-            f"the commit log is damaged: commit {known.n}, which the published watermark shows, is {what}",
-            hint=f"restore {log.store.uri(path)} from a backup of the store; or abandon the log: "
-            f"floodmark watermark reset -t {log.table_name} --force",
-            table=log.table_name,
-        )
+        raise log.damaged(known.n, f", which the published watermark shows, is {what}")
     wrong.append(f"{path}: {'missing' if there is None else 'damaged'}")
     done += _put_back_tail(log, tail)
     state = log.fold_on(known)
@@ -230,16 +217,6 @@ def _later_commits(log: Log, state: State, copy: str, done: list[str]) -> State:
                 state = after
         if state.n < before + LATER:
             return state
-
-
-def _check_same_log(log: Log, known: State) -> None:
-    """Raises Foreign if the log's newest readable commit belongs to another log than the copy."""
-    for n in reversed(log.numbers()):
-        commit = log.readable(n)
-        if commit is not None:
-            if commit.log != known.log:
-                raise Foreign(f"belongs to another log ({known.log})")
-            return
 
 
 def _sound_commit(log: Log, n: int, data: bytes) -> Commit | None:
@@ -311,18 +288,21 @@ def put_back(log: Log, n: int, damage: Damaged) -> tuple[Commit, str]:
     later = log.readable(n + 1)
     before = log.readable(n - 1) if n else None
     seen: list[State] = []
-    for item in _candidates(log, copies.primary(log.store, log.table_name), partial(_signs, log)):
-        for data in copies.commits_in([item]).get(n, ()):
-            # The next commit proves it; the newest commit is proven by the copy that carries it.
-            follows = before is None or read_commit(data).prev == log.digest_of(n - 1)
-            if follows and (later is None or later.prev == digest(data)):
-                return _repaired(log, n, data, damage, began, item.place, item.path)
-        if isinstance(item.found, Copy):
-            seen.append(item.found.checkpoint.state)
-    for _, data in commits_elsewhere(log.store, log.table_name, (n,)):
-        proven = later is not None and later.prev == digest(data)
-        if proven and (before is None or load(Commit, data).prev == log.digest_of(n - 1)):
-            return _repaired(log, n, data, damage, began, "copies_to")
+
+    def stored() -> Iterator[tuple[bytes, str, str | None]]:
+        for item in _candidates(log, copies.primary(log.store, log.table_name), partial(_signs, log)):
+            yield from ((data, item.place, item.path) for data in copies.commits_in([item]).get(n, ()))
+            if isinstance(item.found, Copy):
+                seen.append(item.found.checkpoint.state)
+        yield from (
+            (data, "copies_to", None) for _, data in commits_elsewhere(log.store, log.table_name, (n,))
+        )
+
+    for data, source, copy in stored():
+        # The next commit proves it; the newest commit is proven by the copy that carries it.
+        proven = later.prev == digest(data) if later is not None else copy is not None
+        if proven and (before is None or log.parse(n, data)[0].prev == log.digest_of(n - 1)):
+            return _repaired(log, n, data, damage, began, source, copy)
     commit = rebuilt(log.store, seen, n, later, log.digest_of(n - 1) if n else "")
     if commit is None:
         raise damage
@@ -334,9 +314,7 @@ def _repaired(
 ) -> tuple[Commit, str]:
     written = _write(log, n, data)
     done = [f"commit {n} rebuilt from its files"] if source == "files" else written
-    wrong = (f"{commit_path(log.table_name, n)}: {damage.message}",)
-    record = Recovery(log.table_name, stamp(), True, source, copy, n, _since(began), wrong, tuple(done))
-    _record(log, record)
+    _record(log, began, source, copy, n, [f"{commit_path(log.table_name, n)}: {damage.message}"], done)
     detail = f"the commit log was damaged: {done[0]}"
     log.findings.append(Finding("damaged_log", log.table_name, detail, {"commit": n}))
     return log.parse(n, data)
@@ -389,8 +367,15 @@ def _restore(log: Log, state: State, copy: Copy | None, seen: bytes | None) -> l
     return ["primary copy restored" if same else "the primary copy differs when read back"]
 
 
-def _record(log: Log, recovery: Recovery) -> None:
+def _record(
+    log: Log, began: float, source: str, copy: str | None, commit: int | None,
+    wrong: Sequence[str], done: Sequence[str] = (),
+) -> None:  # fmt: skip
     """Logs and records a recovery; a record that can't be written stops nothing."""
+    seconds, success = round(time.monotonic() - began, 3), commit is not None
+    recovery = Recovery(
+        log.table_name, stamp(), success, source, copy, commit, seconds, tuple(wrong), tuple(done)
+    )
     outcome = f"recovered from {recovery.copy or recovery.source}" if recovery.success else "not recovered"
     # If the store itself could not recover the table, the user should know.
     logger.log(

@@ -31,6 +31,7 @@ class Place:
 
     def __init__(self, store: Store, with_log: bool) -> None:
         self.store = store
+        self.label = store.spec.url  # the name shown to people
         self.with_log = with_log
         # Cached answers: per table, the commit that the copy there shows and its digest; whether the place belongs to this
         # pipeline; and whether that is recorded there.
@@ -42,11 +43,6 @@ class Place:
         self._waiting: dict[str, Callable[[], None]] = {}
         self._busy: set[str] = set()
         self._writers = 0
-
-    @property
-    def label(self) -> str:
-        """The name shown to people."""
-        return self.store.spec.url
 
     def later(self, key: str, job: Callable[[], None]) -> None:
         """Runs the job in the background; replaces a job with the same key that has not begun."""

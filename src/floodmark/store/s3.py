@@ -255,11 +255,9 @@ class Bucket:
     def end(self, path: str, size: int) -> tuple[int, bytes, str | None] | None:
         with self._errors("read"):
             answer = self._answer(path, {"range": {"suffix": size}})
-            return (
-                None
-                if answer is None
-                else (answer.meta["size"], answer.bytes().to_bytes(), answer.meta["e_tag"])
-            )
+            if answer is None:
+                return None
+            return answer.meta["size"], answer.bytes().to_bytes(), answer.meta["e_tag"]
 
     def create(self, path: str, data: bytes) -> bool:
         self._must_exist()

@@ -198,11 +198,9 @@ class Store:
         An object with more than `most` bytes (default: the limit for its kind) is not read; the result is
         NO_DOCUMENT.
         """
-        return (
-            None
-            if self._lacked(path)
-            else self._at.get(_checked(path), _most(path) if most is None else most)
-        )
+        if self._lacked(path):
+            return None
+        return self._at.get(_checked(path), _most(path) if most is None else most)
 
     def tagged(self, path: str) -> tuple[bytes | None, str | None]:
         """The whole object and its tag for `swap`."""

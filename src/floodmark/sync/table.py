@@ -10,15 +10,16 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import Any
+from typing import Any, NoReturn
 
 from floodmark.clean.remove import Cleaning, due_files, superseded
 from floodmark.clean.remove import remove as remove_files
 from floodmark.load.pending import ledger_for
-from floodmark.log.claim import Changed, Claimed, decide_and_claim, refuse_if_held
+from floodmark.log.claim import Changed, decide_and_claim, refuse_if_held
 from floodmark.log.document import StageFailure
 from floodmark.log.fold import State, restarted_by
 from floodmark.log.lease import activity, holder
@@ -149,7 +150,7 @@ def extract(run: TableRun) -> TablePlan | None:
     return None
 
 
-def _planned(run: TableRun, request: SyncOptions, state: State) -> TablePlan | Changed | None:
+def _planned(run: TableRun, request: SyncOptions, state: State) -> TablePlan | None:
     """The plan to read, under our claim unless there is nothing to read; None: this is a dry run."""
     run.held.state, dry = state, run.asked.dry_run
     run.account(events.StageBegan(run.name, "plan"))
@@ -162,7 +163,7 @@ def _planned(run: TableRun, request: SyncOptions, state: State) -> TablePlan | C
     for text in made.takeover.notes:
         run.account.note(text)
     if made.takeover.position is not None and not dry:
-        return _take_over(run, made)
+        _take_over(run, made)
     whole = request.most is None and request.since is None
     run.account(
         events.Planned(
@@ -191,8 +192,8 @@ def _planned(run: TableRun, request: SyncOptions, state: State) -> TablePlan | C
     if plan.window and not plan.resumed and len(plan.slices) > 1 and bounded(plan.table, can):
         with run.services.session("plan") as session:
             check_lengths(session, plan.table, plan.window, can)
-    taken = run.held.claim(plan.claim)
-    return taken if isinstance(taken, Changed) else plan
+    run.held.claim(plan.claim)
+    return plan
 
 
 def _preview(run: TableRun, request: SyncOptions) -> Preview:
@@ -249,14 +250,12 @@ def _warm_up(run: TableRun) -> None:
         run.services.warm_up()
 
 
-def _take_over(run: TableRun, made: Preview) -> Changed:
+def _take_over(run: TableRun, made: Preview) -> NoReturn:
     """Commits the older tool's position, before anything else: the next plan continues from it."""
-    taken = run.held.claim(Intent("sync", made.plan.table))
-    if isinstance(taken, Changed):
-        return taken
+    run.held.claim(Intent("sync", made.plan.table))
     note = "; ".join(made.takeover.notes)
     append(run, run.held.draft(Restore, position=made.takeover.position, note=note))
-    return Changed(run.state)
+    raise Changed(run.state)
 
 
 def _nothing_to_read(run: TableRun, request: SyncOptions, plan: TablePlan) -> None:
@@ -268,10 +267,11 @@ def _nothing_to_read(run: TableRun, request: SyncOptions, plan: TablePlan) -> No
         way = load_as(plan.table)
     else:
         if state.window is not None and request.since is None:
-            run.held.claim(Intent("sync"))  # gives it up: what it was to read is gone
+            with suppress(Changed):
+                run.held.claim(Intent("sync"))  # gives it up: what it was to read is gone
         return
-    taken = run.held.claim(Intent("sync", plan.table))
-    if isinstance(taken, Claimed):  # otherwise another run has changed the table meanwhile
+    with suppress(Changed):  # another run has changed the table meanwhile
+        run.held.claim(Intent("sync", plan.table))
         append(run, run.held.draft(Batch, schema=plan.table.fingerprint, load_as=way))
 
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from floodmark.config.load import TableOptions
+from floodmark.log.claim import HeldTable
 from floodmark.log.fold import State
-from floodmark.log.held import HeldTable
 from floodmark.log.pipeline import Starts, StorePipeline
 from floodmark.model.errors import FloodmarkError, Interrupted
 from floodmark.model.events import Account

@@ -22,7 +22,7 @@ from floodmark.load.files import fetch
 from floodmark.load.pending import ledger_for, pending
 from floodmark.load.protocol import HandsOutRows
 from floodmark.log.fold import State
-from floodmark.log.lease import holder
+from floodmark.log.lease import holder, who
 from floodmark.log.log import Log
 from floodmark.model.canonical import Digest, Printed, Scope, Span, forms
 from floodmark.model.commit import Batch, DataFile
@@ -252,12 +252,12 @@ def loaded_state(services: Services, table: Table) -> State:
                 hint=f"run floodmark sync -t {table.name} first",
                 table=table.name,
             )
-        who, what = held.describe(), counted(rows, "row")
+        other, what = who(held.run, held.owner), counted(rows, "row")
         if not told:
-            services.emit(Noted(table.name, f"waiting for {who} to load {what}"))
+            services.emit(Noted(table.name, f"waiting for {other} to load {what}"))
             told = True
     raise ConflictError(
-        f"{who} still has {what} to load",
+        f"{other} still has {what} to load",
         hint="run verify again when it has finished",
         table=table.name,
     )

@@ -97,14 +97,11 @@ def _further(place: Place, name: str) -> dict[str, Any]:
 def _shown(store: Store, history: Log, stored: copies.Stored) -> BackupCopy:
     wrong = flaw(history, stored)
     copy = stored.found if isinstance(stored.found, Copy) else None
+    why = wrong.kind if wrong is not None else "valid"
     shown = BackupCopy(
         uri=stored.path if stored.place == "copies_to" else store.uri(stored.path),
-        status="valid"
-        if wrong is None
-        else wrong.kind
-        if wrong.kind in ("missing", "unknown")
-        else "damaged",
-        bytes=stored.bytes,
+        status=why if why in ("valid", "missing", "unknown") else "damaged",
+        bytes=len(stored.data or b""),
         commit=copy.checkpoint.state.n if copy else None,
         saved_at=copy.saved.get("saved_at") if copy else None,
     )

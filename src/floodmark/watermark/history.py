@@ -7,7 +7,7 @@ forgotten, and it can be undone the same way.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from floodmark.config.load import Config
 from floodmark.load.preview import Ledgers
 from floodmark.log.document import data_position
 from floodmark.log.fold import Damaged, State, duplicates, fold, would_duplicate
-from floodmark.log.log import Log, draft
+from floodmark.log.log import Log
 from floodmark.model.commit import Claim, Clean, Commit, Deletes, Reset, Restore, files_of
 from floodmark.model.errors import ConfigError, DataError, TransientError
 from floodmark.model.lineage import current
@@ -28,7 +28,7 @@ from floodmark.model.typed import NULL, Moment
 from floodmark.plan.recipe import same_kind
 from floodmark.plan.tables import must_exist
 from floodmark.store.store import MOST_COPY
-from floodmark.watermark.set_reset import back, known_table, set_position
+from floodmark.watermark.set_reset import Move, back, known_table, set_position
 from floodmark.watermark.show import named_log, next_start, published
 
 # Fields that every document of `watermark get --json` has.
@@ -98,7 +98,7 @@ def watermark_restore(
     log = named_log(config, name)
     document = _printed(file, log.table_name) if file is not None else None
 
-    def decide(state: State) -> tuple[Table | None, Callable[[State], Commit]]:
+    def decide(state: State) -> Move:
         table = state.table
         if document is not None:
             table = table or known_table(config, log.table_name, state, None)
@@ -118,10 +118,8 @@ def watermark_restore(
         )
         if forward:
             _refuse_unloaded(config, log, state, upto)
-        note = f"restored from {origin}"
-        return table if state.table is None else None, lambda claimed: draft(
-            claimed, Restore, run, position=position, note=note
-        )
+        described = table if state.table is None else None
+        return described, Restore, {"position": position, "note": f"restored from {origin}"}
 
     before, after = set_position(log, run, "restore", decide)
     shown = published(config, log.store, after, run)

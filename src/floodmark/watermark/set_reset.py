@@ -18,7 +18,7 @@ from floodmark.load.pending import created_after, ledger_for, pending
 from floodmark.load.preview import ledger_of
 from floodmark.load.protocol import LEDGER, Warehouse, open_warehouse
 from floodmark.log import pipeline
-from floodmark.log.claim import Changed, claim, decide_and_claim, refuse_if_held
+from floodmark.log.claim import claim, decide_and_claim, refuse_if_held
 from floodmark.log.fold import State, duplicates, restarted_by, would_duplicate
 from floodmark.log.log import Log, draft, tables
 from floodmark.model import times
@@ -53,6 +53,8 @@ from floodmark.source.sql import NUMERIC
 from floodmark.store.store import Store
 from floodmark.watermark.show import named_log, next_start, published
 
+# What a command decides about a table: its description, if that changes, and the commit that follows.
+Move = tuple[Table | None, type[Commit], dict[str, Any]]
 # Seconds that a cursor may be ahead of the clock: clocks differ.
 SLACK = 60.0
 # Files that an error lists: it is one line.
@@ -71,7 +73,7 @@ def watermark_set(
         raise ConfigError("give a timestamp, or an id for a table read by id", table=name)
     log = named_log(config, name)
 
-    def decide(state: State) -> tuple[Table | None, Callable[[State], Commit]]:
+    def decide(state: State) -> Move:
         table = known_table(config, log.table_name, state, text)
         position = _position(table, text, key)
         if would_duplicate(table, state) and back(state.position, position) and not force:
@@ -80,7 +82,7 @@ def watermark_set(
         if refused is not None:
             raise refused
         described = None if state.table is not None and state.table.order == table.order else table
-        return described, lambda claimed: draft(claimed, Set, run, position=position)
+        return described, Set, {"position": position}
 
     before, after = set_position(log, run, "set", decide, force=force)
     return published(config, log.store, after, run).but(undo=_restore(log.table_name, before.n))
@@ -108,7 +110,7 @@ def watermark_reset(
         pipeline.check(log.store, config.warehouse.label)
     seen: Ledger | None = None
 
-    def decide(state: State) -> tuple[Table | None, Callable[[State], Commit]]:
+    def decide(state: State) -> Move:
         nonlocal seen
         if state.n < 0 and log.table_name not in config.tables:
             must_exist(config, log.table_name, doubt=False)
@@ -117,7 +119,7 @@ def watermark_reset(
         if redshift_only:
             _refuse_cleaned(log, state)
         seen = ledger_of(config, state)
-        return None, lambda claimed: draft(claimed, Reset, run, stages=stages)
+        return None, Reset, {"stages": stages}
 
     notes: list[str] = []
 
@@ -182,7 +184,7 @@ def watermark_retire(config: Config, name: str, run: str) -> Watermark:
     """Leaves the table out of `sync --all`; its log, files and rows stay. Returns the new document."""
     log = named_log(config, name)
 
-    def retire(state: State) -> State | Changed:
+    def retire(state: State) -> State:
         if state.n < 0:
             raise ConfigError(
                 f"{log.table_name} was never synced, so there is nothing to retire",
@@ -192,8 +194,6 @@ def watermark_retire(config: Config, name: str, run: str) -> Watermark:
         if state.retired:
             return state
         taken = claim(log, state, run=run, purpose="retire")
-        if isinstance(taken, Changed):
-            return taken
         taken.lease.release()
         return taken.state
 
@@ -207,19 +207,17 @@ def set_position(
     log: Log,
     run: str,
     purpose: str,
-    decide: Callable[[State], tuple[Table | None, Callable[[State], Commit]]],
+    decide: Callable[[State], Move],
     then: Callable[[State], None] = lambda state: None,
     force: bool = False,
 ) -> tuple[State, State]:
     """Appends the commit that `decide` makes, under a claim on the very state that it saw; the states before and after."""
 
-    def move(state: State) -> tuple[State, State] | Changed:
-        table, commit = decide(state)
+    def move(state: State) -> tuple[State, State]:
+        table, kind, fields = decide(state)
         taken = claim(log, state, run=run, purpose=purpose, table=table)
-        if isinstance(taken, Changed):
-            return taken
         with taken.lease:
-            after = log.append(taken.state, commit(taken.state))
+            after = log.append(taken.state, draft(taken.state, kind, run, **fields))
             then(after)
         return taken.state, after
 
@@ -351,9 +349,8 @@ def _tell_warehouse(config: Config, store: Store, state: State, force: bool, *, 
 
 def _undo_reset(log: Log, before: State, ledger: Ledger | None, stages: tuple[Stage, ...]) -> str:
     if "extract" not in stages:
-        keyless = before.table is not None and would_duplicate(before.table, before)
-        if keyless:
-            return f"empty {before.table.target if before.table else 'the target'} before the next sync"
+        if before.table is not None and would_duplicate(before.table, before):
+            return f"empty {before.table.target} before the next sync"
         return "no need, because rows that load again are merged by key"
     if "load" in stages and ledger is not None:
         waiting = pending(log.data(before, ledger.rows), ledger, before.load_epoch)
@@ -402,7 +399,7 @@ def watermark_accept(config: Config, name: str, run: str, *, force: bool = False
 @as_discovered()
 def _answered(
     session: Session, table: Table, state: State, options: TableOptions, log: Log, run: str
-) -> tuple[State, dict[str, Any]] | Changed | None:
+) -> tuple[State, dict[str, Any]] | None:
     """Claims the table as it is now, with the rows that are to be read again; None if there is no question.
 
     The claim is all that a sync would need to ask no more: it reads the rows that the claim says it owes.
@@ -415,8 +412,6 @@ def _answered(
         return None
     reread = None if found.window is not None else _carried(session, found, now)
     taken = claim(log, state, run=run, purpose="accept", table=found.table, reread=reread)
-    if isinstance(taken, Changed):
-        return taken
     taken.lease.release()
     rows, notes = sum(piece.rows for piece in found.slices), list(found.notes)
     if begins_whole(now, table, SyncOptions()):

@@ -15,7 +15,7 @@ from floodmark.clean.remove import documents
 from floodmark.config.load import Config
 from floodmark.load.protocol import Warehouse, open_warehouse
 from floodmark.log import copies
-from floodmark.log.claim import Changed, claim, decide_and_claim
+from floodmark.log.claim import claim, decide_and_claim
 from floodmark.log.copies import Publisher
 from floodmark.log.document import Copy, Flaw, condense
 from floodmark.log.fold import Damaged, State, fold, merged, within
@@ -392,10 +392,8 @@ def _repair(store: Store, name: str, warehouse: Warehouse, found: ValidatedTable
 def _claimed_and_published(log: Log, state: State, warehouse: Warehouse, run: str) -> State:
     """Publishes the log's own state to all places, under a claim, so that no other run publishes meanwhile."""
 
-    def publish(state: State) -> State | Changed:
+    def publish(state: State) -> State:
         taken = claim(log, state, run=run, purpose="repair")
-        if isinstance(taken, Changed):
-            return taken
         state = taken.state
         with taken.lease:
             target = state.table.target if state.table else None

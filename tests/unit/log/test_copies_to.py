@@ -12,7 +12,7 @@ from floodmark.config.load import CopiesTo, StoreSpec
 from floodmark.log import pipeline
 from floodmark.log.copies import Publisher, examine, introduce, send
 from floodmark.log.document import Copy, commit_path, primary_path
-from floodmark.log.fold import State
+from floodmark.log.fold import Damaged, State
 from floodmark.log.log import Log, tables
 from floodmark.log.recovery import recoveries
 from floodmark.model.errors import ConfigError, TransientError
@@ -124,6 +124,24 @@ def test_a_lost_commit_comes_back_from_the_log_of_a_place(tmp_path: Path) -> Non
     assert Log(store, NAME).commit(3)[0].n == 3
     assert store.get(old) == data
     assert recoveries(store, NAME)[0]["source"] == "copies_to"
+
+
+def test_a_commit_of_a_place_is_put_back_only_if_the_next_one_proves_it(tmp_path: Path) -> None:
+    store = opened(tmp_path, log=True)
+    log, state = published(store, count=60)
+    finish(store.places)
+    place, lost = store.places[0].store, commit_path(NAME, 3)
+    whole = store.get(lost) or b""
+    place.put(lost, whole.replace(b'"rows":1', b'"rows":2'))
+    assert place.get(lost) != whole
+    store.delete([lost])
+    newest = commit_path(NAME, batches(log, state, 1).n)
+    place.create(newest, store.get(newest) or b"")  # right, but nothing says so
+    store.put(newest, b"\x00")
+    for n in (3, state.n + 1):
+        with pytest.raises(Damaged):
+            Log(store, NAME).commit(n)
+    assert store.get(lost) is None and store.get(newest) == b"\x00"
 
 
 def test_copies_in_the_store_are_tried_first(tmp_path: Path) -> None:

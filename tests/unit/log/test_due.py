@@ -9,9 +9,9 @@ import pytest
 
 from floodmark.config.load import StoreSpec
 from floodmark.log import copies
+from floodmark.log.claim import HeldTable
 from floodmark.log.copies import Publisher
 from floodmark.log.document import StageFailure, primary_path
-from floodmark.log.held import HeldTable
 from floodmark.log.log import draft
 from floodmark.model.commit import Batch
 from floodmark.model.errors import ConflictError

@@ -264,7 +264,7 @@ def test_a_commit_before_any_claim_is_damage() -> None:
 def test_a_commit_that_does_not_continue_its_log_is_damage(change: dict[str, Any]) -> None:
     history = opened()
     commit, found = history.commits[-1]
-    before = fold(None, *history.commits[0])
+    before = fold(State(TABLE.name), *history.commits[0])
     assert fold(before, commit, found) == history.state
     with pytest.raises(DataError):
         fold(before, replace(commit, **change), found)
@@ -290,7 +290,7 @@ def play(operations: list[tuple[str, int, Any]]) -> tuple[History, list[State]]:
     """A valid log made of these operations, and the state after each commit."""
     history = History()
     history.claim()
-    states = [fold(None, *history.commits[0]), history.state]
+    states = [fold(State(TABLE.name), *history.commits[0]), history.state]
     for i, (what, number, more) in enumerate(operations):
         state = history.state
         match what:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,9 +10,10 @@ import pytest
 
 from floodmark.clean.choose import Selection
 from floodmark.clean.command import s3clean_list, s3clean_orphans
+from floodmark.clean.remove import Cleaning
 from floodmark.config.load import Config, load
 from floodmark.extract.files import key_table, write_keys
-from floodmark.log.claim import Claimed, claim
+from floodmark.log.claim import claim
 from floodmark.log.copies import Publisher
 from floodmark.log.document import commit_path
 from floodmark.log.fold import NothingLeft
@@ -50,7 +52,6 @@ def committed(store: Store, place: str) -> DataFile:
     """A log whose last commit names a key file, published."""
     log = Log(store, TABLE.name)
     taken = claim(log, log.read(), run=RUN, table=TABLE, purpose="sync")
-    assert isinstance(taken, Claimed)
     with taken.lease:
         file = lay(store, place)
         commit = draft(
@@ -90,6 +91,26 @@ def test_a_key_file_that_no_commit_names_is_an_orphan_and_goes(config: Config, p
     gone = s3clean_orphans(config, [TABLE.name], "20250102_000000_test", Selection())
     assert [f["uri"] for f in gone["files"]] == [store.uri(stray.path)]
     assert store.get(stray.path) is None and store.get(kept.path) is not None
+
+
+def test_an_orphan_that_a_run_commits_before_the_clean_has_claimed_the_table_stays(config: Config) -> None:
+    store = Store(config.store)
+    committed(store, "keys")
+    named, stray = lay(store, "keys", claim=8), lay(store, "keys", claim=9)
+
+    def meanwhile(shown: Sequence[Cleaning]) -> None:
+        assert {f.path for f in shown[0].removal.files} == {named.path, stray.path}
+        log = Log(store, TABLE.name)
+        taken = claim(log, log.read(), run=RUN, purpose="deletes")
+        with taken.lease:
+            commit = draft(
+                taken.state, Deletes, RUN, schema=TABLE.fingerprint, files=(named,), load_as="delete"
+            )
+            log.append(taken.state, commit)
+
+    gone = s3clean_orphans(config, [TABLE.name], "20250102_000000_test", Selection(), confirm=meanwhile)
+    assert [f["uri"] for f in gone["files"]] == [store.uri(stray.path)]
+    assert store.get(stray.path) is None and store.get(named.path) is not None
 
 
 @PLACES

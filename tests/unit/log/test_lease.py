@@ -15,7 +15,7 @@ from floodmark.config.load import StoreSpec
 from floodmark.host.retry import Retries
 from floodmark.log import claim as claims
 from floodmark.log import lease as leases
-from floodmark.log.claim import Changed, Claimed, claim, decide_and_claim
+from floodmark.log.claim import Changed, Claimed, HeldTable, claim, decide_and_claim
 from floodmark.log.document import commit_path
 from floodmark.log.fold import NothingLeft, State
 from floodmark.log.lease import LeaseNote, holder, lease_path, this_process
@@ -48,7 +48,6 @@ def take(log: Log, run: str, owner: Owner | None = None, seconds: float = 60.0) 
         if owner is not None:
             patch.setattr(claims, "this_process", lambda: owner)
         outcome = claim(log, log.read(), run=run, purpose="sync", table=TABLE)
-    assert isinstance(outcome, Claimed)
     return outcome
 
 
@@ -261,14 +260,15 @@ def test_a_claim_whose_response_was_lost_holds_up_no_later_run_of_the_same_proce
     take(log, "run2").lease.release()
 
 
-def test_a_state_that_changed_since_the_plan_is_returned(log: Log) -> None:
+def test_a_state_that_changed_since_the_plan_is_not_claimed(log: Log) -> None:
     stale = log.read()
     between = take(log, "run1")
     log.append(between.state, draft(between.state, Batch, "run1", files=files(1)))
     between.lease.release()
-    outcome = claim(log, stale, run="run2", purpose="sync")
-    assert outcome == Changed(log.read())
-    assert isinstance(claim(log, outcome.state, run="run2", purpose="sync"), Claimed)
+    with pytest.raises(Changed) as raised:
+        claim(log, stale, run="run2", purpose="sync")
+    assert raised.value.state == log.read()
+    assert claim(log, raised.value.state, run="run2", purpose="sync").state.n == log.read().n
 
 
 def test_a_decision_on_an_outdated_state_is_made_again_on_the_newer_one(log: Log) -> None:
@@ -276,7 +276,7 @@ def test_a_decision_on_an_outdated_state_is_made_again_on_the_newer_one(log: Log
     take(log, "run1").lease.release()
     seen: list[int] = []
 
-    def decide(state: State) -> Claimed | Changed:
+    def decide(state: State) -> Claimed:
         seen.append(state.n)
         return claim(log, state, run="run2", purpose="sync")
 
@@ -285,13 +285,27 @@ def test_a_decision_on_an_outdated_state_is_made_again_on_the_newer_one(log: Log
     assert seen == [-1, 1] and taken.state.n == 2
 
 
+def test_a_table_that_another_run_changed_since_it_was_read_is_held_as_it_is_now(log: Log) -> None:
+    held = HeldTable(log.store, TABLE.name, "run2")
+    held.read()
+    take(log, "run1").lease.release()
+    held.hold("load")
+    assert held.lease is not None and held.killed is None
+    assert held.state == log.read() and held.state.claim is not None and held.state.claim.run == "run2"
+    before = held.state
+    held.hold("load")
+    assert held.state is before
+    held.release()
+    assert note(log).released
+
+
 def test_a_decision_that_needs_no_claim_is_taken_as_it_is(log: Log) -> None:
     assert decide_and_claim(log, log.read(), lambda state: state.n) == -1
     assert log.read().n == -1
 
 
 def test_a_table_that_others_keep_changing_is_a_conflict(log: Log) -> None:
-    def outrun(state: State) -> Claimed | Changed:
+    def outrun(state: State) -> Claimed:
         take(log, "run1").lease.release()
         return claim(log, state, run="run2", purpose="sync")
 
@@ -315,7 +329,7 @@ def test_of_many_runs_at_once_one_gets_the_table(log: Log) -> None:
         start.wait()
         try:
             outcomes.append(claim(log, nothing, run=run, purpose="sync"))
-        except ConflictError as error:
+        except (Changed, ConflictError) as error:
             outcomes.append(error)
 
     threads = [threading.Thread(target=contend, args=(f"run{i}",)) for i in range(10)]
@@ -346,6 +360,5 @@ def test_a_lease_alone_shows_that_a_table_had_state_and_is_removed_when_it_start
     with pytest.raises(NothingLeft, match="only the lease"):
         log.read()
     taken = claim(log, log.begin(), run="new", purpose="reset")
-    assert isinstance(taken, Claimed)
     with taken.lease:
         assert (note(log).run, note(log).n) == ("new", 1)

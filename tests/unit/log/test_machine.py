@@ -24,7 +24,7 @@ from floodmark.clean.choose import Selection, choose
 from floodmark.clean.remove import Cleaning, gather, listed, loaded_at, remove
 from floodmark.host.retry import Retries
 from floodmark.load.pending import choose_pending, ledger_for, pending, requests
-from floodmark.log.claim import Changed, Claimed, claim
+from floodmark.log.claim import Claimed, claim
 from floodmark.log.copies import Publisher
 from floodmark.log.document import commit_path, condense, daily_path, document, observe, primary_path
 from floodmark.log.fold import State
@@ -517,7 +517,7 @@ class Machine(RuleBasedStateMachine):
         self._follow()
         self.number += 1
         run = Run(self.store, self.number)
-        taken: Claimed | Changed | None = None
+        taken: Claimed | None = None
         try:
             run.state = run.log.read()
             held = self.run
@@ -531,7 +531,7 @@ class Machine(RuleBasedStateMachine):
                 assert held is not None, "a free table was refused"
         except Crash:
             pass
-        if not isinstance(taken, Claimed):
+        if taken is None:
             run.die()
             return False
         run.state, run.lease = taken.state, taken.lease

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from floodmark.config.load import StoreSpec
-from floodmark.log.claim import Claimed, claim
+from floodmark.log.claim import claim
 from floodmark.log.copies import Publisher
 from floodmark.log.document import commit_path
 from floodmark.log.fold import Damaged, NothingLeft, State
@@ -106,6 +106,21 @@ def test_the_newest_commit_changed_by_one_digit_is_restored(store: Store) -> Non
     assert Log(store, NAME).read() == state and store.get(path) == whole
 
 
+def test_the_newest_commit_comes_from_the_copy_that_carries_it_if_it_follows_the_one_before(
+    store: Store,
+) -> None:
+    _, state = published(store)
+    path, before = commit_path(NAME, state.n), commit_path(NAME, state.n - 1)
+    whole = store.get(path)
+    store.delete([path])
+    assert Log(store, NAME).commit(state.n)[0].n == state.n and store.get(path) == whole
+    store.put(before, (store.get(before) or b"").replace(b'"rows":1', b'"rows":2'))
+    store.delete([path])
+    with pytest.raises(Damaged):
+        Log(store, NAME).commit(state.n)
+    assert store.get(path) is None
+
+
 def test_commits_that_were_never_published_can_not_be_recovered_and_nothing_is_guessed(store: Store) -> None:
     log, state = published(store)
     batches(log, state, 3)
@@ -193,7 +208,6 @@ def test_damaged_copies_alone_stop_it_too(left: bytes, store: Store) -> None:
 def test_a_first_run_that_has_not_published_yet_needs_no_recovery(store: Counting) -> None:
     log = Log(store, NAME)
     taken = claim(log, log.read(), run=RUN, purpose="sync", table=TABLE)
-    assert isinstance(taken, Claimed)
     with taken.lease:
         state = batches(log, taken.state, 1)
         store.writes.clear()

@@ -9,7 +9,7 @@ import pytest
 
 from floodmark.cli.main import main
 from floodmark.config.load import Config, load
-from floodmark.log.claim import Claimed, claim
+from floodmark.log.claim import claim
 from floodmark.log.copies import Publisher
 from floodmark.log.fold import State
 from floodmark.log.log import Log, draft
@@ -46,7 +46,6 @@ def read(store: Store, name: str) -> None:
     taken = claim(
         log, log.read(), run=RUN, purpose="sync", table=TABLE, window=window("w", None, (), at(42, 7))
     )
-    assert isinstance(taken, Claimed)
     with taken.lease:
         state = log.append(taken.state, draft(taken.state, Batch, RUN, window_id="w", slices=(0,)))
         Publisher(store, name, RUN).publish(state, ())
