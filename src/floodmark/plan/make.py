@@ -84,7 +84,7 @@ def survey(
     settled = settle(source)
     _log_bound(table, settled)
     rewritten = begins(source.reading, settled) if by_application(table) else None
-    known = check_origin(source, settled.newest, settled.steady, settled.back_to, rewritten)
+    known = check_origin(source, settled, rewritten)
     notes = [*columns.notes]
     if not first_time:
         notes += clock_notes(source.reading, settled)

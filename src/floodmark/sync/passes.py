@@ -37,7 +37,6 @@ from floodmark.model.commit import (
 )
 from floodmark.model.errors import FloodmarkError, TransientError
 from floodmark.model.notes import Note, sentence
-from floodmark.model.origin import UNKNOWN_SOURCE
 from floodmark.model.run import EXTRACT, Counts, Wait
 from floodmark.model.statements import STATEMENTS, log_statement
 from floodmark.model.table import Table
@@ -165,7 +164,7 @@ def jobs(
             fingerprint=repeated and piece.kind == "snapshot",
             hash_key=key if piece.kind == "snapshot" else None,
             outside=one.outside and piece.outside,
-            expected=services.sources.expected(table.name) or UNKNOWN_SOURCE,
+            expected=services.sources.expected(table.name),
         )
         for piece in one.slices
     ]

@@ -68,7 +68,7 @@ class Ending:
 def sync_table(run: TableRun) -> TableReport:
     """The whole run; an error goes into the report and does not affect other tables."""
     began, before, ending, asked = time.monotonic(), None, Ending(), run.asked
-    twice = partial(run.services.sources.twice, run.name)
+    twice = run.services.sources.twice
     try:
         before = run.held.read(run.old).table
         if run.state.retired and run.work.all_tables:
@@ -362,7 +362,7 @@ def repair_table(run: TableRun) -> Repaired:
     try:
         run.held.read()
         run.work.pipeline.known()
-        return run.services.sources.twice(run.name, partial(_repaired, run))
+        return run.services.sources.twice(partial(_repaired, run))
     except ConflictError:
         run.held.watermark.drop_due()
         raise
