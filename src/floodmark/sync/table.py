@@ -159,9 +159,9 @@ def _planned(run: TableRun, request: SyncOptions, state: State) -> TablePlan | C
     finally:
         run.account(events.StageEnded(run.name, "plan"))
     plan = made.plan
-    for text in made.takeover.notes:
+    for text in made.older:
         run.account.note(text)
-    if made.takeover.position is not None and not dry:
+    if made.older and made.state.position is not None and not dry:
         return _take_over(run, made)
     whole = request.most is None and request.since is None
     run.account(
@@ -254,8 +254,7 @@ def _take_over(run: TableRun, made: Preview) -> Changed:
     taken = run.held.claim(Intent("sync", made.plan.table))
     if isinstance(taken, Changed):
         return taken
-    note = "; ".join(made.takeover.notes)
-    append(run, run.held.draft(Restore, position=made.takeover.position, note=note))
+    append(run, run.held.draft(Restore, position=made.state.position, note="; ".join(made.older)))
     return Changed(run.state)
 
 
