@@ -320,10 +320,10 @@ def _source_id(source: Source) -> SourceId:
 def read_again(source: Source, settled: Settled) -> Again:
     """Slices to read again: the stretch before the watermark if it changed, and rows outside the order."""
     table, reading = source.table, source.reading
-    if not table.key or not table.cursor:
-        _check_cursors(source.session, table, source.reading.state)
     if not table.cursor:
         return Again()
+    if not table.key:
+        _check_cursors(source.session, table, reading.state)
     seconds = overlap.overlap_seconds(reading, settled)
     why = "; ".join(overlap.because(reading, settled)) if seconds > 0 else ""
     if not table.key:
@@ -392,8 +392,7 @@ def _loose(source: Source, settled: Settled) -> tuple[Slice, str]:
 
 def _check_cursors(session: Session, table: Table, state: State) -> None:
     """Refuses rows that fit no window and, without a key, would be duplicated if every sync read them."""
-    if table.cursor is None:
-        return
+    assert table.cursor is not None
     zero = overlap.zero_is_loose(table, state)
     if not (table.column(table.cursor).nullable or zero):
         return
