@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -52,12 +53,13 @@ _pattern = click.option(
 _include_pending = options.flag(
     "--include-pending", "Also files that are not loaded yet; the position moves back to before them."
 )
+_force = options.flag("--force", "Don't ask; move a table without a key back even if rows may be duplicated.")
 _required = options.many_tables("The table, as schema.table; repeatable.")
 
 
 def _filters(function: F) -> F:
     """The options of everything that removes files."""
-    return _older_than(_pattern(options.dry_run(options.force(function))))
+    return _older_than(_pattern(options.dry_run(function)))
 
 
 @options.command("list", of=s3clean)
@@ -102,6 +104,8 @@ def list_(
 @options.command(of=s3clean)
 @_required
 @_filters
+@options.yes
+@_force
 @_include_pending
 def clean(settings: Settings, /, tables: tuple[str, ...], **given: Any) -> int:
     """Remove files whose rows are in the warehouse, and superseded files.
@@ -128,6 +132,8 @@ def clean(settings: Settings, /, tables: tuple[str, ...], **given: Any) -> int:
 @options.command("clean-all", of=s3clean)
 @click.option("-t", "--table", "tables", multiple=True, hidden=True)
 @_filters
+@options.yes
+@_force
 @_include_pending
 def clean_all(settings: Settings, /, tables: tuple[str, ...], **given: Any) -> int:
     """Remove files of every table in the store, as `clean` does for one.
@@ -150,6 +156,7 @@ def clean_all(settings: Settings, /, tables: tuple[str, ...], **given: Any) -> i
 @options.command(of=s3clean)
 @_required
 @_filters
+@options.yes_or_force
 def orphans(settings: Settings, /, tables: tuple[str, ...], **given: Any) -> int:
     """Remove the files that no commit names.
 
@@ -168,45 +175,39 @@ def orphans(settings: Settings, /, tables: tuple[str, ...], **given: Any) -> int
 
 def _remove(
     settings: Settings, what: str, tables: tuple[str, ...], older_than: float | None, pattern: str | None,
-    dry_run: bool, force: bool, include_pending: bool = False, all_tables: bool = False,
+    dry_run: bool, yes: bool, force: bool = False, include_pending: bool = False, all_tables: bool = False,
 ) -> int:  # fmt: skip
     config = settings.load()
     from floodmark.clean.choose import Selection
     from floodmark.clean.command import s3clean_clean, s3clean_orphans
 
-    wanted, ask = Selection(older_than, pattern, include_pending), _ask(what, force)
+    wanted, ask = Selection(older_than, pattern, include_pending), _ask(what, yes or force)
+    staged = partial(s3clean_clean, all_tables=all_tables, force=force)
+    work = s3clean_orphans if what == "orphans" else staged
     with settings.progress() as progress:
-        if what == "orphans":
-            document = s3clean_orphans(
-                config, tables, settings.run, wanted, dry_run=dry_run, confirm=ask, emit=progress
-            )
-        else:
-            document = s3clean_clean(
-                config, tables, settings.run, wanted, dry_run=dry_run, confirm=ask, emit=progress,
-                all_tables=all_tables, force=force,
-            )  # fmt: skip
+        document = work(config, tables, settings.run, wanted, dry_run=dry_run, confirm=ask, emit=progress)
     for one in document.tables:
         if one.error is not None:
             settings.complain(one.error)
     return settings.result(document, lambda d: removed_lines(d, _terminal()), document.exit_code)
 
 
-def _ask(what: str, force: bool) -> Callable[[Sequence[Cleaning]], None]:
+def _ask(what: str, yes: bool) -> Callable[[Sequence[Cleaning]], None]:
     """Asks for confirmation, with the amount to be removed; does not ask if there is nothing to remove."""
 
     def ask(outcomes: Sequence[Cleaning]) -> None:
         files = [f for o in outcomes for f in o.removal.files]
         found = [o for o in outcomes if not o.removal.empty]
-        if not found and not force and not options.terminal():
+        if not found and not yes and not options.terminal():
             raise ConfigError(
-                f"to remove {what}, confirm on a terminal or use --force; at the moment there are none to remove",
-                hint="scripts need --force from the start: without it, they would fail as soon as there are some",
+                f"to remove {what}, confirm on a terminal or use --yes or --force; at the moment there are none to remove",
+                hint="scripts need --yes or --force from the start: without it, they would fail as soon as there are some",
             )
         where = found[0].table if len(found) == 1 else counted(len(found), "table")
         again = [note for o in found if o.removal.clean.given_up for note in o.notes]
         much = f"{counted(len(files), 'file')}, {size(sum(f.bytes for f in files))}"
         more = f" {'; '.join(again)}." if again else ""
-        options.confirm(f"Remove the {what} of {where} ({much})?{more}", force or not found)
+        options.confirm(f"Remove the {what} of {where} ({much})?{more}", yes or not found)
 
     return ask
 

@@ -17,7 +17,7 @@ from urllib.parse import unquote
 import click
 from click.shell_completion import get_completion_class, shell_complete
 
-from floodmark.cli import options, printing
+from floodmark.cli import options
 from floodmark.cli.options import Settings
 
 VARIABLE = "_FLOODMARK_COMPLETE"
@@ -44,11 +44,7 @@ def completion(settings: Settings, shell: str) -> int:
     kind = get_completion_class(shell)
     assert kind is not None
     script = kind(click.get_current_context().find_root().command, {}, "floodmark", VARIABLE).source()
-    if settings.json:
-        printing.emit_json({"ok": True, "shell": shell, "script": script}, settings.scrub)
-    else:
-        printing.emit(script)
-    return 0
+    return settings.result({"ok": True, "shell": shell, "script": script}, lambda _: script.split("\n"))
 
 
 def answer(app: click.Command, instruction: str) -> int:

@@ -346,8 +346,10 @@ def many_tables(text: str) -> Callable[[F], F]:
     return _tables("tables", callback=_named, help=text)
 
 
-# For what removes something.
-force = flag("--force", "Don't ask for confirmation.")
+# For what asks: --force answers too, and where it also allows more, it is an option of its own.
+_ANSWER = "Don't ask for confirmation."
+yes = flag("--yes", _ANSWER, "-y")
+yes_or_force = flag("--yes", _ANSWER, "-y", "--force", "yes")
 dry_run = flag("--dry-run", "Only print what would be removed.")
 
 
@@ -365,14 +367,14 @@ def terminal() -> bool:
     return sys.stdin is not None and sys.stdin.isatty()
 
 
-def confirm(question: str, force: bool) -> None:
-    """Asks on a terminal; without one, requires --force. Raises ConfigError if the answer is no."""
-    if force:
+def confirm(question: str, yes: bool) -> None:
+    """Asks on a terminal; without one, requires --yes or --force. Raises ConfigError if the answer is no."""
+    if yes:
         return
     if not terminal():
         raise ConfigError(
             f"{question} There is no terminal to confirm on",
-            hint="use --force to proceed without confirmation",
+            hint="use --yes or --force to proceed without confirmation",
         )
     if not click.confirm(shown(question), err=True):
         raise ConfigError("nothing was changed")

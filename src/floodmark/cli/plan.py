@@ -12,7 +12,6 @@ from floodmark.model.run import SyncOptions
 from floodmark.model.text import counted, place
 
 if TYPE_CHECKING:
-    from floodmark.load.preview import LoadPreview
     from floodmark.sync.preview import Preview
 
 
@@ -52,52 +51,38 @@ def plan(settings: Settings, tables: tuple[str, ...], all_tables: bool) -> int:
 
 def plan_lines(report: Preview) -> list[str]:
     """What the next sync of a table would do."""
-    from floodmark.plan.decide import reason
-    from floodmark.sync.preview import columns
-
-    plan, table = report.plan, report.plan.table
+    shown, plan, table = report.result, report.plan, report.plan.table
     order = f"by ({', '.join(table.order)})" if table.order else "in full"
     lines = [
         f"{table.name} → {table.target}   {table.mode}, read {order}, key ({', '.join(table.key) or 'none'})"
     ]
     if plan.empty:
         lines.append("  Nothing to read yet: all rows wait" if plan.waits else "  Nothing to do")
-    if plan.window is not None and not plan.gives_way:
+    if (window := shown.window) is not None:
         apart = table.cursor not in table.key
-        low = f"after {place(plan.window.low, apart)}" if plan.window.low else "from the first row"
-        high = place(plan.window.high, apart) if plan.window.high else "the last row"
-        lines.append(f"  Window    {low}, up to {high}{' (resumed)' if plan.resumed else ''}")
-        lines.append(f"  Slices    {len(plan.slices)} by {plan.window.by}, {plan.strategy}")
-        lines.append(f"  Because   {reason(report.request, plan)}")
+        low = f"after {place(window['low'], apart)}" if window["low"] else "from the first row"
+        high = place(window["high"], apart) if window["high"] else "the last row"
+        lines.append(f"  Window    {low}, up to {high}{' (resumed)' if window['resumed'] else ''}")
+        lines.append(f"  Slices    {window['slices']} by {window['by']}, {shown.strategy}")
+        lines.append(f"  Because   {shown.reason}")
     lines += [f"  Changed   {change}" for change in plan.recipe]
-    for kind, rows in plan.read_again:
-        lines.append(f"  Rereads   {counted(rows, 'row')} ({kind})")
+    lines += [f"  Rereads   {counted(again.rows, 'row')} ({again.kind})" for again in shown.read_again]
     if not plan.empty:
-        lines.append(f"  Writes    about {counted(plan.rows, 'row')} in {counted(report.files, 'file')}")
-    lines += _load_lines(report.load)
-    lines += [f"  Note      {note}" for note in report.notes]
-    listed = columns(table, report.warehouse.can)
-    steps = [(c.column, c.mysql, c.parquet, c.warehouse) for c in listed]
+        lines.append(f"  Writes    about {counted(plan.rows, 'row')} in {counted(shown.files or 0, 'file')}")
+    if (waiting := shown.pending) and waiting.files:
+        lines.append(f"  Waiting   {counted(waiting.files, 'file')} to load, {counted(waiting.rows, 'row')}")
+    lines += [f"  Runs      {statement}" for statement in shown.ddl]
+    if shown.warehouse_unknown:
+        lines.append(f"  Warehouse not reachable: {' '.join(shown.warehouse_unknown.split())}")
+    lines += [f"  Note      {note}" for note in shown.notes]
+    steps = [(c.column, c.mysql, c.parquet, c.warehouse) for c in shown.columns]
     wide = [max(map(len, types)) for types in zip(*steps, strict=True)]
     lines.append("  Columns")
-    for c in listed:
+    for c in shown.columns:
         path = f"{c.column:<{wide[0]}}  {c.mysql:<{wide[1]}}  → {c.parquet:<{wide[2]}}"
         path += f"  → {c.warehouse:<{wide[3]}}"
         # Said where it is not simply the name in lower case.
         path += f"  as {c.target}" if c.target not in (None, c.column.lower()) else ""
         path += f"  ! {c.mark}" if c.mark else ""
         lines.append(f"    {path.rstrip()}")
-    lines += [f"    {name}  left out by `exclude`" for name in report.excluded]
-    return lines
-
-
-def _load_lines(seen: LoadPreview) -> list[str]:
-    """What waits for the load, and what it would run first."""
-    lines = []
-    if seen.files:
-        lines.append(f"  Waiting   {counted(seen.files, 'file')} to load, {counted(seen.rows or 0, 'row')}")
-    for statement in (s for c in seen.changes or () for s in c.statements):
-        lines.append(f"  Runs      {statement}")
-    if seen.unknown:
-        lines.append(f"  Warehouse not reachable: {' '.join(seen.unknown.split())}")
-    return lines
+    return lines + [f"    {name}  left out by `exclude`" for name in shown.excluded]

@@ -200,7 +200,10 @@ class SilentProgress(LogLines):
         else:
             self._say(event.table, text)
 
-    def _say(self, table: str, text: str) -> None: ...
+    def _say(self, table: str, text: str) -> None:
+        self._show(shown(self._scrub(f"{table}: {text}" if table else text)))
+
+    def _show(self, line: str) -> None: ...
 
 
 def _stage(name: str, tally: Tally, now: float) -> Stage:
@@ -260,8 +263,8 @@ class PlainProgress(SilentProgress):
         self._lines[what] += due
         return due
 
-    def _say(self, table: str, text: str) -> None:
-        to_stderr(shown(self._scrub(f"{table}: {text}" if table else text)))
+    def _show(self, line: str) -> None:
+        to_stderr(line)
 
 
 class BarProgress(SilentProgress):
@@ -288,11 +291,10 @@ class BarProgress(SilentProgress):
     def _start(self) -> None:
         with self._screen:
             if self._live is None and not self._closed:
-                self._live = _live(self._drawn)
+                self._live = _live(lambda width, height: frame(self.picture(), width, height))
                 self._live.start()
 
-    def _say(self, table: str, text: str) -> None:
-        line = shown(self._scrub(f"{table}: {text}" if table else text))
+    def _show(self, line: str) -> None:
         with self._screen:
             if self._live is None:
                 to_stderr(line)
@@ -300,9 +302,6 @@ class BarProgress(SilentProgress):
                 console = self._live.console
                 for part in wrap(line, console.width):
                     console.print(part, markup=False, highlight=False, soft_wrap=True)
-
-    def _drawn(self, width: int, height: int) -> list[Line]:
-        return frame(self.picture(), width, height)
 
 
 def _live(lines: Callable[[int, int], list[Line]]) -> Live:

@@ -52,13 +52,12 @@ def get(settings: Settings, table: str | None, show_files: bool) -> int:
       floodmark watermark get -t shop.orders --json > backup.json
       floodmark watermark get
     """
+    if show_files and table is None:
+        raise click.UsageError("--show-files needs -t")
+    pipeline = settings.pipeline()
     if table is None:
-        if show_files:
-            raise click.UsageError("--show-files needs -t")
-        pipeline = settings.pipeline()
         start = pipeline.config.options("").start
         return settings.result(pipeline.watermark_get(), lambda d: system_lines(d, start))
-    pipeline = settings.pipeline()
     loads = pipeline.config.warehouse.can.label
 
     def lines(mark: Watermark) -> list[str]:
@@ -100,6 +99,7 @@ def list_(settings: Settings, tables: tuple[str, ...]) -> int:
     "--id", "key", metavar="ID",
     help="Among the rows with that timestamp, start after this key; alone for tables read by id.",
 )  # fmt: skip
+@options.yes
 @options.flag(
     "--force",
     "Don't ask for confirmation (system watermark); move a table without a key back even if rows may be duplicated.",
@@ -110,6 +110,7 @@ def set_(
     table: str | None,
     timestamp: str | None,
     key: str | None,
+    yes: bool,
     force: bool,
 ) -> int:
     """Set where the next sync of a table starts; without -t, the system watermark.
@@ -131,7 +132,7 @@ def set_(
     if table is None:
         if key is not None:
             raise click.UsageError("--id needs -t")
-        return _system(settings, preset, timestamp, force)
+        return _system(settings, preset, timestamp, yes or force)
     if preset is not None:
         raise click.UsageError(
             f"presets such as {preset!r} are for the system watermark; with -t, give --timestamp"
@@ -150,6 +151,7 @@ def set_(
 @options.maybe_table
 @options.flag("--mysql-only", "Only MySQL → S3: read from the start; what was loaded stays.")
 @options.flag("--redshift-only", "Only S3 → warehouse: all files load again, once.")
+@options.yes
 @options.flag(
     "--force",
     "Don't ask for confirmation (system watermark); reset a table without a key even if rows may be duplicated.",
@@ -160,6 +162,7 @@ def reset(
     table: str | None,
     mysql_only: bool,
     redshift_only: bool,
+    yes: bool,
     force: bool,
 ) -> int:
     """Put a table back to the start; without -t, set the system watermark to a preset.
@@ -178,7 +181,7 @@ def reset(
     if table is None:
         if mysql_only or redshift_only:
             raise click.UsageError("--mysql-only and --redshift-only need -t")
-        return _system(settings, preset, None, force)
+        return _system(settings, preset, None, yes or force)
     if preset is not None:
         raise click.UsageError(
             f"presets such as {preset!r} are for the system watermark; leave it out with -t"
@@ -250,8 +253,8 @@ def move(settings: Settings) -> int:
 
 
 @options.command()
-@options.force
-def clear(settings: Settings, force: bool) -> int:
+@options.yes_or_force
+def clear(settings: Settings, yes: bool) -> int:
     """Remove the system watermark.
 
     Tables without a position then begin at `start`. Tables that have one are not affected.
@@ -265,12 +268,12 @@ def clear(settings: Settings, force: bool) -> int:
     from floodmark.log.pipeline import system_clear
 
     document = system_clear(
-        config, lambda before: options.confirm(f"Remove the system watermark ({before})?", force)
+        config, lambda before: options.confirm(f"Remove the system watermark ({before})?", yes)
     )
     return settings.result(document, lambda d: cleared_lines(d, config.options("").start))
 
 
-def _system(settings: Settings, preset: str | None, timestamp: str | None, force: bool) -> int:
+def _system(settings: Settings, preset: str | None, timestamp: str | None, yes: bool) -> int:
     if preset is None and timestamp is None:
         raise click.UsageError(f"give -t TABLE, or a preset for the system watermark: {PRESETS}")
     if preset is not None and timestamp is not None:
@@ -279,7 +282,7 @@ def _system(settings: Settings, preset: str | None, timestamp: str | None, force
 
     chosen = moment(preset, timestamp)
     pipeline = settings.pipeline()
-    options.confirm(f"Set the system watermark to {chosen}?", force)
+    options.confirm(f"Set the system watermark to {chosen}?", yes)
     said = f"System watermark: tables without a position start after {chosen}"
     return settings.result(pipeline.watermark_set(timestamp=chosen), lambda d: [said, f"To undo: {d.undo}"])
 

@@ -83,8 +83,8 @@ def backups(settings: Settings, table: str) -> int:
 @options.command()
 @options.number("--days", "Remove copies older than this.", least=0, default=7)
 @options.dry_run
-@options.force
-def cleanup(settings: Settings, days: int, dry_run: bool, force: bool) -> int:
+@options.yes_or_force
+def cleanup(settings: Settings, days: int, dry_run: bool, yes: bool) -> int:
     """Remove old daily and session copies of watermarks.
 
     Sync does this automatically once a day, as `keep_copies` says. The primary copy and each table's newest daily copy
@@ -102,7 +102,7 @@ def cleanup(settings: Settings, days: int, dry_run: bool, force: bool) -> int:
         what = f"{counted(len(old.all), 'object')}, {size(old.bytes)}"
         nothing = not old.all and options.terminal()
         options.confirm(
-            f"Remove the watermark copies older than {counted(days, 'day')} ({what})?", force or nothing
+            f"Remove the watermark copies older than {counted(days, 'day')} ({what})?", yes or nothing
         )
 
     return settings.result(watermark_cleanup(config, days, dry_run, ask), cleanup_lines)

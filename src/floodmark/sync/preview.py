@@ -56,17 +56,6 @@ class Preview:
         return self.plan.asks or self.load.refused
 
     @property
-    def files(self) -> int:
-        """About how many files the sync would write."""
-        most = self.request.slice_rows
-        return sum(max(1, -(-s.rows // most)) for s in self.plan.pieces)
-
-    @property
-    def notes(self) -> list[str]:
-        """All notes on the table and the plan."""
-        return [*self.older, *(sentence(note) for note in self.plan.about), *self.plan.notes]
-
-    @property
     def result(self) -> results.PlanResult:
         """What `plan` prints."""
         plan, table = self.plan, self.plan.table
@@ -83,7 +72,7 @@ class Preview:
             reason=planning.reason(self.request, plan),
             rows=plan.rows,
             slices=len(self.plan.pieces),
-            files=self.files,
+            files=sum(max(1, -(-s.rows // self.request.slice_rows)) for s in plan.pieces),  # about
             nothing_to_do=plan.empty,
             window=None
             if window is None
@@ -100,7 +89,7 @@ class Preview:
             start=plan.start,
             rows_before_start=plan.before_start,
             held_back_by=plan.held,
-            notes=tuple(self.notes),
+            notes=(*self.older, *map(sentence, plan.about), *plan.notes),
             columns=columns(table, self.warehouse.can),
             excluded=self.excluded,
         )

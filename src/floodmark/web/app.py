@@ -128,7 +128,7 @@ class Dashboard:
         pages: dict[str, Make] = {
             "/": lambda s, r, now: self.pages.overview(s, View.of(r.query_params), now),
             "/tables/{name:path}": self._table,
-            "/runs": self._runs,
+            "/runs": lambda s, r, now: self.pages.runs(s, page_number(r.query_params), now),
             "/runs/{run}": lambda s, r, now: self.pages.run(s, self._wanted_run(s, r), now),
             "/now": lambda s, r, now: self.pages.now(s, now),
             "/house": lambda s, r, now: self.pages.house(s, *self._house(), now),
@@ -186,9 +186,6 @@ class Dashboard:
             detail, trouble = None, self._looks.scrub(error.message)
         return self.pages.table(snapshot, row, detail, trouble, now)
 
-    def _runs(self, snapshot: Snapshot, request: Request, now: datetime) -> str:
-        return self.pages.runs(snapshot, page_number(request.query_params), now)
-
     def _house(self) -> tuple[Places, House | None, DoctorResult | None]:
         """Where things are, what is in the store, and the last result of `doctor`, as far as they are known."""
         places, doctor = self.pages.places, None
@@ -226,7 +223,7 @@ class Dashboard:
         detail = self._details.of(row.name)
         found: dict[str, Any] = dict(detail.document) if detail else {"table_name": row.name}
         found["last_error"] = masked(found.get("last_error"), self._looks.scrub)
-        return {**found, "lag_seconds": row.lag, "lag_ids": row.lag_ids, "health": row.health.word}
+        return {**found, "lag_seconds": row.lag.seconds, "lag_ids": row.lag.ids, "health": row.health.word}
 
     def _history_document(self, snapshot: Snapshot, request: Request, now: datetime) -> dict[str, Any]:
         row = self._row(snapshot, request)

@@ -154,7 +154,7 @@ def _place(commit: Commit) -> Position | None:
 
 def columns(table: Table, warehouse: WarehouseSpec) -> tuple[PlanColumn, ...]:
     """Every column with its type along the way, including those that the source no longer has."""
-    shown = [PlanColumn.of(one) for one in typed_columns(table, warehouse.can) if one["target"] is not None]
+    shown = [one for one in typed_columns(table, warehouse.can) if one.target is not None]
     gone = "no longer at the source; its values stay in the warehouse"
     return (
         *(one.but(mark=", ".join(_notes(table, one))) for one in shown),

@@ -35,8 +35,8 @@ def _row(row: Row) -> Document:
         "why": row.health.why or None,
         "running": row.holder is not None,
         "retired": row.retired,
-        "lag_seconds": row.lag,
-        "lag_ids": row.lag_ids,
+        "lag_seconds": row.lag.seconds,
+        "lag_ids": row.lag.ids,
         "lag_points": list(row.points),
         "target_seconds": row.target,
         "last_check_time": row.looked,
@@ -97,9 +97,7 @@ def killed(run: RunOutcome) -> Document:
 
 def working(snapshot: Snapshot, now: datetime) -> Document:
     """What is running now, and how far it has got."""
-    jobs = [job(holder, now) for holder in snapshot.holders]
-    speed = ("percent", "rows_per_second", "seconds_left")
-    return {**_head(snapshot), "running": [{**asdict(one.holder), **_only(one, *speed)} for one in jobs]}
+    return {**_head(snapshot), "running": [asdict(job(holder, now)) for holder in snapshot.holders]}
 
 
 def house(snapshot: Snapshot, places: Places, house: House | None, doctor: DoctorResult | None) -> Document:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from hashlib import sha256
 from importlib.resources import files
@@ -59,30 +59,20 @@ class Places:
 Chart = tuple[str, Markup]  # its title, and its SVG
 
 
-@dataclass(frozen=True)
-class TableJob:
-    """What runs, and how fast."""
-
-    holder: TableHolder
-    percent: int | None = None
-    rows_per_second: int | None = None
-    seconds_left: float | None = None
-
-
-def job(holder: TableHolder, now: datetime) -> TableJob:
-    """How far and how fast a run is; empty if it has not said."""
+def job(holder: TableHolder, now: datetime) -> TableHolder:
+    """The holder with how far and how fast it is, if it has said."""
     rows, total = holder.rows, holder.total
     if rows is None:
-        return TableJob(holder)
+        return holder
     share = min(99, int(100 * rows / total)) if total else None
     begun = age(holder.stage_since or holder.since, now)
     told = age(holder.told, now) or 0.0
     seconds = None if begun is None else begun - told
     if not rows or not seconds or seconds < 1:
-        return TableJob(holder, share)
+        return replace(holder, percent=share)
     speed = rows / seconds
     left = max(0.0, (total - rows) / speed - told) if total and total > rows else None
-    return TableJob(holder, share, round(speed), left)
+    return replace(holder, percent=share, rows_per_second=round(speed), seconds_left=left)
 
 
 def totals(rows: Sequence[Row]) -> list[tuple[str, int]]:
@@ -208,7 +198,7 @@ class Pages:
         shown = [part for part in worst if not part.idle or part.notes or len(worst) <= 20][:TABLES_OF_A_RUN]
         return self._page(
             "run.html", title=f"Run {run.run}", here="/runs", address=f"/runs/{run.run}", api=f"/api/runs/{run.run}", snapshot=snapshot, run=run,
-            parts=shown, more=len(worst) - len(shown), now=now, stages=_stages_of(shown),
+            parts=shown, more=len(worst) - len(shown), now=now, stages=[stage for stage in charts.STAGES if any(stage in part.stage_seconds for part in shown)],
             timeline=charts.timeline([_span(part, link=table_url(part.table)) for part in shown[:TABLES_ON_THE_TIMELINE]], None)
             if run.at and any(part.stage_seconds for part in shown) else "",
         )  # fmt: skip
@@ -323,12 +313,6 @@ def _names(run: RunOutcome) -> str:
     return ", ".join(names[:NAMED_TABLES]) + (f" and {more:,} more" if more > 0 else "")
 
 
-def _stages_of(parts: Sequence[TableOutcome]) -> list[str]:
-    """The stages that these tables have gone through, in order."""
-    known = {stage for part in parts for stage in part.stage_seconds}
-    return [stage for stage in charts.STAGES if stage in known]
-
-
 def _span(part: TableOutcome, link: str | None = None) -> charts.ChartSpan:
     said = f"{part.table}, {_clock(part.at)}: {ended(part.exit_code)}, {count(part.rows_extracted)} rows in {duration(part.seconds)}"
     href, stages = link or f"/runs/{part.run}", dict(part.stage_seconds)
@@ -360,7 +344,7 @@ PAGE = 1000
 SORTS: dict[str, Callable[[Row], Any]] = {
     "health": lambda r: 0,
     "name": lambda r: r.name,
-    "lag": lambda r: -max(r.at_most or 0, r.lag if r.lag is not None else r.lag_ids or -1),
+    "lag": lambda r: -max(r.at_most or 0, r.lag.seconds if r.lag.seconds is not None else r.lag.ids or -1),
     "rows": lambda r: -(r.last.rows_extracted if r.last else -1),
     "looked": lambda r: r.looked or "",  # the longest ago first
     "pending": lambda r: -r.pending,
@@ -487,12 +471,13 @@ def coarse(seconds: float) -> str:
 
 def lag(row: Row) -> str:
     """How far a table was behind when a sync last looked; at most so far by now, if that is too far."""
-    if row.at_most is not None and (row.lag or 0.0) <= row.target:
+    seconds, ids = row.lag.seconds, row.lag.ids
+    if row.at_most is not None and (seconds or 0.0) <= row.target:
         return f"up to {coarse(row.at_most)}"
-    if row.lag is not None:
-        return "none" if row.lag < 1 else coarse(row.lag)
-    if row.lag_ids is not None:
-        return "none" if row.lag_ids == 0 else f"{count(row.lag_ids)} ids"
+    if seconds is not None:
+        return "none" if seconds < 1 else coarse(seconds)
+    if ids is not None:
+        return "none" if ids == 0 else f"{count(ids)} ids"
     return "unknown"
 
 

@@ -36,6 +36,7 @@ from floodmark.log.status import (
 )
 from floodmark.model.errors import FloodmarkError
 from floodmark.model.ledger import LoadSum
+from floodmark.model.run import Lag
 from floodmark.model.times import compact, stamp
 from floodmark.status.facts import RUNS_BACK, Past, StoreFacts
 from floodmark.status.health import Mark, TableFacts, TableHealth, behind_seconds, judge, limit_of, moment
@@ -153,6 +154,10 @@ class TableHolder:
     told: str | None = None  # when that was written
     lag: float | None = None  # behind the source, as the run measured it
     lag_ids: int | None = None
+    # At the moment of a page that shows it:
+    percent: int | None = None
+    rows_per_second: int | None = None
+    seconds_left: float | None = None
 
 
 def holder_of(facts: TableFacts) -> TableHolder | None:
@@ -177,8 +182,7 @@ class Row:
     name: str
     health: TableHealth
     target: float  # how far it may be behind
-    lag: float | None = None
-    lag_ids: int | None = None
+    lag: Lag  # as it was measured last
     looked: str | None = None
     points: tuple[float | None, ...] = ()
     last: TableOutcome | None = None
@@ -266,8 +270,7 @@ def make_row(
     return Row(
         name=facts.table,
         health=health,
-        lag=lag.seconds,
-        lag_ids=lag.ids,
+        lag=lag,
         looked=status.last_check_time,
         points=points(parts, days),
         last=last,
@@ -345,7 +348,8 @@ def latest(*times: object) -> str | None:
 def worst_first(rows: Iterable[Row]) -> list[Row]:
     """The rows by health, then by how far they are behind, then by name; retired tables last."""
     return sorted(
-        rows, key=lambda r: (r.retired, r.health.rank, -(r.at_most or r.lag or 0.0), -r.pending, r.name)
+        rows,
+        key=lambda r: (r.retired, r.health.rank, -(r.at_most or r.lag.seconds or 0.0), -r.pending, r.name),
     )
 
 

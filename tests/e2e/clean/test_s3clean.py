@@ -85,11 +85,14 @@ def test_clean_removes_loaded_files_and_nothing_reports_them_missing(orders: Wor
     assert kinds[:2] == ["clean", "claim"] and kinds.count("clean") == 2
 
 
-def test_without_a_terminal_clean_needs_force(orders: Workspace) -> None:
+def test_without_a_terminal_clean_needs_an_answer(orders: Workspace) -> None:
     for command in (["clean", "-t", "orders"], ["clean-all"], ["orphans", "-t", "orders"]):
         result = orders.run("s3clean", *command)
-        assert result.code == 2 and "--force" in result.stderr
-    assert len(on_disk(orders)) == 4
+        assert result.code == 2 and "--yes or --force" in result.stderr
+        assert len(on_disk(orders)) == 4
+    for command in (["orphans", "-t", "orders", "--yes"], ["clean-all", "-y"]):
+        orders.run("s3clean", *command).ok()
+    assert on_disk(orders) == set()
 
 
 def test_a_reload_of_cleaned_files_is_refused_and_names_them(orders: Workspace) -> None:
@@ -165,6 +168,9 @@ def test_a_table_without_a_key_moves_back_only_with_force(workspace: Workspace) 
     with pytest.raises(FloodmarkError, match="no key") as refused:
         workspace.pipeline.s3clean_clean("events", include_pending=True)
     assert refused.value.code == 2 and len(on_disk(workspace)) == 2
+    answered = workspace.run("s3clean", "clean", "-t", "events", "--include-pending", "--yes")
+    assert answered.code == 2 and "has no key" in answered.stderr, "an answer allows nothing that is refused"
+    assert len(on_disk(workspace)) == 2
     workspace.pipeline.s3clean_clean("events", include_pending=True, force=True)
     workspace.synced("events")
     assert workspace.query("SELECT count(*), count(DISTINCT what) FROM events") == [(51, 51)]

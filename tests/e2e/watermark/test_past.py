@@ -182,7 +182,7 @@ def test_cleanup_removes_old_copies_on_request(past: Past) -> None:
     assert "--force" in past.run("cleanup", code=2) and past.objects("watermark/") == before
     assert "Removed 2 daily copies and 2 session copies" in past.run("cleanup", "--force")
     assert len(past.objects("watermark/")) == len(before) - 4
-    assert past.json("cleanup", "--days", "2", "--force")["cleaned_daily_backups"] == 1
+    assert past.json("cleanup", "--days", "2", "--yes")["cleaned_daily_backups"] == 1
     assert past.json("cleanup", "--days", "0", "--force")["cleaned_daily_backups"] == 0  # today's stays
     assert past.kinds(code=0) == []
 

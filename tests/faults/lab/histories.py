@@ -260,7 +260,9 @@ class History:
 
     def _run(self, command: tuple[str, ...], plan: dict[str, Any]) -> None:
         bench, outcome = self.bench, self.outcome
-        lacks = self._lacks_columns() if command[0] == "verify" else False
+        lacks = command[0] == "verify" and (
+            self._lacks_columns() or reached(commits(bench, self.source.name)) is None
+        )
         ended = bench.run(*command, plan=plan)
         steps = bench.steps()
         struck = bool(plan) and len(steps) >= plan["at"]
@@ -274,7 +276,7 @@ class History:
         ):
             allowed.append(6)  # files that it would have to reload were removed
         if lacks:
-            allowed.append(6)  # the run that would have added the column was killed
+            allowed.append(6)  # the run that would have added the column was killed, or there is no watermark
         if struck:
             outcome.strikes += 1
             allowed += [4, 5] if plan["when"] in ("lost", "refused") else [-9]

@@ -66,13 +66,14 @@ def test_get_prints_it_or_says_that_there_is_none(folder: Path, capsys: pytest.C
 @pytest.mark.parametrize(
     "line", [["set", "yesterday"], ["set", "--timestamp", "2025-08-04"], ["reset", "1week"]]
 )
-def test_without_a_terminal_it_is_changed_only_with_force(
-    folder: Path, capsys: pytest.CaptureFixture[str], line: list[str]
+@pytest.mark.parametrize("answer", ["--yes", "-y", "--force"])
+def test_without_a_terminal_it_is_changed_only_when_the_question_is_answered(
+    folder: Path, capsys: pytest.CaptureFixture[str], line: list[str], answer: str
 ) -> None:
     assert main(["watermark", *line]) == 2
-    assert "--force" in capsys.readouterr().err
+    assert "--yes or --force" in capsys.readouterr().err
     assert not (folder / "lake").exists()
-    assert main(["watermark", *line, "--force"]) == 0
+    assert main(["watermark", *line, answer]) == 0
     assert (folder / "lake" / SYSTEM_PATH).exists()
 
 
@@ -114,5 +115,5 @@ def test_clear_removes_it_and_can_be_undone(folder: Path, capsys: pytest.Capture
 
 def test_clear_removes_an_unreadable_one(folder: Path) -> None:
     Store(load().store).put(SYSTEM_PATH, b"rubbish")
-    assert main(["watermark", "clear", "--force"]) == 0
+    assert main(["watermark", "clear", "--yes"]) == 0
     assert system_get(load()) == {"timestamp": None}
