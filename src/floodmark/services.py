@@ -14,7 +14,7 @@ from floodmark.config.load import Config
 from floodmark.load.protocol import Warehouse, open_warehouse
 from floodmark.model.errors import FloodmarkError
 from floodmark.model.events import Emit, Noted, Waiting
-from floodmark.model.origin import UNKNOWN_SOURCE, Sources
+from floodmark.model.origin import Sources
 from floodmark.model.table import Table
 from floodmark.source.connections import SharedLooks, Throttle
 from floodmark.source.identity import end_read, session_on
@@ -91,7 +91,7 @@ class Services:
     @contextmanager
     def reading(self, purpose: str, table: Table) -> Iterator[Session]:
         """A session whose questions to one table see one moment; raises if they went to another source than the run's."""
-        known = self.sources.expected(table.name) or UNKNOWN_SOURCE
+        known = self.sources.expected(table.name)
         with session_on(known.server, lambda: self.session(purpose)) as session:
             session.rows("START TRANSACTION")
             yield session

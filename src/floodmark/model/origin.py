@@ -67,8 +67,8 @@ class Sources:
         """Everything read from now on must be of this source."""
         self._known[table] = source
 
-    def expected(self, table: str) -> SourceId | None:
-        return self._known.get(table)
+    def expected(self, table: str) -> SourceId:
+        return self._known.get(table, UNKNOWN_SOURCE)
 
     def doubted(self, table: str) -> bool:
         """Whether something else was read before."""
@@ -83,7 +83,7 @@ class Sources:
             why, servers = ", and one run must read from one of them", [known.server, found.server]
             raise several_servers(table, servers, why) if what == "server" else exchanged(table)
 
-    def twice(self, table: str, go: Callable[[], T], again: Callable[[], T] | None = None) -> T:
+    def twice(self, go: Callable[[], T], again: Callable[[], T] | None = None) -> T:
         """The same once more, or what to do instead, if something else was read."""
         try:
             return go()

@@ -84,7 +84,7 @@ def survey(
     settled = settle(source)
     _log_bound(table, settled)
     rewritten = begins(source.reading, settled) if by_application(table) else None
-    known = check_origin(source, settled.newest, settled.steady, settled.back_to, rewritten)
+    known = check_origin(source, settled, rewritten)
     notes = [*columns.notes]
     if not first_time:
         notes += clock_notes(source.reading, settled)
@@ -300,7 +300,9 @@ def _snapshot(source: Source, table: Table, request: SyncOptions) -> TablePlan:
         unfit = one_moment.unfit(table) or one_moment.obstacle(session, table, source.reading.trust)
         if unfit is None:
             parts = decide.parts_of_the_key(request, rows)
-            pieces = decide.parts(window, edges.split_all(session, table, parts, request.slice_rows))
+            # Whether or not rows match `where`: finding the n-th row that does could take hours.
+            cuts = edges.split_key(session, edges.every_row(table), parts, request.slice_rows)
+            pieces = decide.parts(window, cuts)
         else:
             about = (Note("one_connection", obstacle=unfit),)
     claim = Intent("sync", table, window, strategy=strategy_of(request, len(pieces)))
@@ -318,10 +320,10 @@ def _source_id(source: Source) -> SourceId:
 def read_again(source: Source, settled: Settled) -> Again:
     """Slices to read again: the stretch before the watermark if it changed, and rows outside the order."""
     table, reading = source.table, source.reading
-    if not table.key or not table.cursor:
-        _check_cursors(source.session, table, source.reading.state)
     if not table.cursor:
         return Again()
+    if not table.key:
+        _check_cursors(source.session, table, reading.state)
     seconds = overlap.overlap_seconds(reading, settled)
     why = "; ".join(overlap.because(reading, settled)) if seconds > 0 else ""
     if not table.key:
@@ -390,8 +392,7 @@ def _loose(source: Source, settled: Settled) -> tuple[Slice, str]:
 
 def _check_cursors(session: Session, table: Table, state: State) -> None:
     """Refuses rows that fit no window and, without a key, would be duplicated if every sync read them."""
-    if table.cursor is None:
-        return
+    assert table.cursor is not None
     zero = overlap.zero_is_loose(table, state)
     if not (table.column(table.cursor).nullable or zero):
         return

@@ -28,6 +28,7 @@ from floodmark.model.witnesses import (
     mark,
     merged,
 )
+from floodmark.plan.bound import Settled
 from floodmark.plan.overlap import future, reaches
 from floodmark.plan.wait import Source
 from floodmark.source import identity, sql
@@ -60,31 +61,23 @@ class Known:
         return SourceId(first_server(session), self.signs.created, known)
 
 
-def check_origin(
-    source: Source,
-    newest: Position | None,
-    steady: bool = False,
-    back_to: str | None = None,
-    rewritten: Position | None = None,
-) -> Known:
+def check_origin(source: Source, settled: Settled, rewritten: Position | None = None) -> Known:
     """Checks that the source is the one read before; raises DataError, or TransientError if it may catch up.
 
-    If clocks were `steady` (never went back) since the watermark, a row with a lower cursor is an older
+    If clocks were steady (never went back) since the watermark, a row with a lower cursor is an older
     version of itself. If they did go back, rows written since then lie from `back_to` on. Where applications
     write the cursor, each by its own clock, the row at the watermark may get a lower one: beyond `rewritten`
     it is read again. If the table was exchanged in this very run and nothing was read of either, the next run decides.
     """
     try:
-        return _checked(source, newest, steady, back_to, rewritten)
+        return _checked(source, settled, rewritten)
     except DataError as error:
         if source.doubted and not source.reading.state.progress.done:
             raise exchanged(source.table.name) from error
         raise
 
 
-def _checked(
-    source: Source, newest: Position | None, steady: bool, back_to: str | None, rewritten: Position | None
-) -> Known:
+def _checked(source: Source, settled: Settled, rewritten: Position | None) -> Known:
     session, table, state = source.session, source.table, source.reading.state
     trust = source.looks.trust(session)
     now = identity.signs(session, table, trust)
@@ -100,12 +93,12 @@ def _checked(
     # Whether the cursor's type differs from that of the positions read before: its values may, too.
     was = next((c for c in state.table.columns if c.name == table.cursor), None) if state.table else None
     retyped = was is not None and table.cursor is not None and mark(was) != mark(table.column(table.cursor))
-    certain = not retyped and (steady or not temporal(table))
+    certain = not retyped and (settled.steady or not temporal(table))
     look, known, at_low = _Look(source, trust, before, now).check(low, read, certain)
     whole = low is not None and len(low) == len(table.order)
     in_place = any(row.cursor == 0 for row in at_low) or (retyped and at_low)
     if low is not None and whole and not in_place:
-        look.check_end(low, newest, back_to, rewritten, there=bool(at_low))
+        look.check_end(low, settled, rewritten, there=bool(at_low))
     return known
 
 
@@ -229,16 +222,9 @@ class _Look:
         counter = edges.next_auto_increment(self.session, table)
         return counter is not None and counter > int(position[table.order.index(table.key[0])])
 
-    def check_end(
-        self,
-        low: Position,
-        newest: Position | None,
-        back_to: str | None,
-        rewritten: Position | None,
-        there: bool,
-    ) -> None:
+    def check_end(self, low: Position, settled: Settled, rewritten: Position | None, there: bool) -> None:
         """The row at the watermark is not in its place: there must be newer rows, or it was just deleted."""
-        table = self.table
+        table, newest, back_to = self.table, settled.newest, settled.back_to
         if self._newer(table.order, low):
             return
         if newest is not None and back_to is not None and reaches(newest[0], back_to):

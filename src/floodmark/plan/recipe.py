@@ -156,24 +156,22 @@ def _incremental(
         elif before.mode != now.mode:
             yield _mode(before, now)
     if key and _other(key, now.key):
-        yield RecipeChange(
-            "key",
-            "refuse",
-            f"the key of {now.name} changed from ({', '.join(before.key)}) to ({', '.join(now.key) or 'none'}); "
-            f"the rows of {now.target} were merged by the old one",
-            f"set `key: [{', '.join(before.key)}]` if it still identifies a row, or {go_on(before)}",
-        )
+        was, is_ = ", ".join(before.key), ", ".join(now.key) or "none"
+        said = f"the key of {now.name} changed from ({was}) to ({is_}); the rows of {now.target} were merged by the old one"
+        yield _refused("key", said, before, f"set `key: [{was}]` if it still identifies a row")
     for change in (*_parts(before, now, known), *_columns(before, now, old)):
-        yield change if now.key or change.do != "reread" else _impossible(change, before)
+        if now.key or change.do != "reread":
+            yield change
+        else:
+            yield _refused(change.part, f"{change.said}, and without a key rows can't be read again", before)
 
 
 def _cursor(before: Table, now: Table, chosen: bool) -> RecipeChange:
     is_ = f"by {now.cursor}" if now.cursor else "whole"
     said = f"{now.name} was read by {before.cursor} so far, and would now be read {is_}"
     if chosen:
-        return RecipeChange("cursor", "refuse", said, f"change it back, or {go_on(before)}")
-    hint = f"set `cursor` or `mode` for it, or {go_on(before)}"
-    return RecipeChange("cursor", "refuse", f"{said}: its source has changed", hint)
+        return _refused("cursor", said, before)
+    return _refused("cursor", f"{said}: its source has changed", before, "set `cursor` or `mode` for it")
 
 
 def _mode(before: Table, now: Table) -> RecipeChange:
@@ -181,18 +179,16 @@ def _mode(before: Table, now: Table) -> RecipeChange:
     if now.mode == "upsert" and any(comparison(now.column(k)) == "weights" for k in now.key):
         # Append-only rows are told apart by the bytes of their keys.
         said = f"{said}; the rows of {now.target} were not merged by key the way MySQL compares keys"
-        return RecipeChange("mode", "refuse", said, f"change it back, or {go_on(before)}")
+        return _refused("mode", said, before)
     return RecipeChange("mode", "nothing", said)
 
 
 def _parts(before: Table, now: Table, known: Sequence[Known]) -> Iterator[RecipeChange]:
     again = parts_to_reread(before, now, known)
     if not same_where(before, now):
-        if not now.key:  # rows that no longer match could not be removed either
-            yield RecipeChange("where", "refuse", "`where` has changed, and without a key rows can't be read again",
-                         f"change it back, or {go_on(before)}")  # fmt: skip
-        else:
-            yield RecipeChange("where", "reread" if "where" in again else "nothing", "`where` has changed")
+        # Without a key, rows that no longer match could not be removed either.
+        do: Do = "reread" if "where" in again or not now.key else "nothing"
+        yield RecipeChange("where", do, "`where` has changed")
     elif "where" in again:
         yield RecipeChange(
             "where",
@@ -221,7 +217,7 @@ def _first_key(before: Table, now: Table) -> RecipeChange:
     if all(k.lower() in known and comparison(now.column(k)) == "bytes" for k in now.key):
         return RecipeChange("key", "reread", said)
     said += f"; that key does not identify the rows of {now.target}"
-    return RecipeChange("key", "refuse", said, f"change it back, or {go_on(before)}")
+    return _refused("key", said, before)
 
 
 def _columns(before: Table, now: Table, old: dict[str, Column]) -> Iterator[RecipeChange]:
@@ -239,12 +235,12 @@ def _columns(before: Table, now: Table, old: dict[str, Column]) -> Iterator[Reci
             if why:
                 said = f"{column.name} is part of the key of {now.name}, and {why}"
                 said += f": the rows of {now.target} were merged by the old definition"
-                yield RecipeChange("key", "refuse", said, f"change it back in the source, or {go_on(before)}")
+                yield _refused("key", said, before, "change it back in the source")
                 continue
         if column.name == now.cursor and now.mode != "full" and not same_kind(was, column):
             said = f"{now.name} is read by {column.name}, which changed from {was.type} to {column.type}: "
             said += "the position is no longer valid"
-            yield RecipeChange("cursor", "refuse", said, f"change it back in the source, or {go_on(before)}")
+            yield _refused("cursor", said, before, "change it back in the source")
         elif why:
             yield RecipeChange("columns", "reread", f"{column.name} may have other values: {why}")
         elif replace(was, name=column.name, fill=None, generated=None) != replace(column, generated=None):
@@ -258,9 +254,8 @@ def same_kind(was: Column, now: Column) -> bool:
     return was.data_type == now.data_type or {was.data_type, now.data_type} <= set(_INTEGERS)
 
 
-def _impossible(change: RecipeChange, before: Table) -> RecipeChange:
-    said = f"{change.said}, and without a key rows can't be read again"
-    return RecipeChange(change.part, "refuse", said, f"change it back, or {go_on(before)}")
+def _refused(part: Part, said: str, before: Table, way: str = "change it back") -> RecipeChange:
+    return RecipeChange(part, "refuse", said, f"{way}, or {go_on(before)}")
 
 
 def _other(one: Sequence[str], two: Sequence[str]) -> bool:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from secrets import token_hex
 
 from floodmark.config.load import TableOptions
@@ -381,21 +382,16 @@ def _window(
     skipped: Sequence[Gap],
 ) -> Window:
     rows = edges.table_rows(session, table)
-    by = cut_by(request, table, 1.0, rows)
+    by = "cursor" if skipped else cut_by(request, table, 1.0, rows)
     if rows <= COUNT_EXACTLY_BELOW:
         rows = edges.count(session, table, sql.between(table, table.order, low, upto))
     every = edges.every_row(table)  # a task looks at rows outside `where`, too
-    if skipped:
-        return around(
-            lambda a, b: edges.walk(session, every, table.order, a, b, request.slice_rows),
-            Window(token_hex(8), low, upto, "cursor", (), None, rows),
-            skipped,
-        )
+    window = Window(token_hex(8), low, upto, by, rows=rows)
     if by == "key":
-        found = edges.split_key(session, every, parts_of_the_key(request, rows), request.slice_rows)
-    else:
-        found = edges.walk(session, every, table.order, low, upto, request.slice_rows)
-    return Window(token_hex(8), low, upto, by, found, None, rows)
+        parts = parts_of_the_key(request, rows)
+        return replace(window, edges=edges.split_key(session, every, parts, request.slice_rows))
+    walk = partial(edges.walk, session, every, table.order, step=request.slice_rows)
+    return around(walk, window, skipped)
 
 
 def around(

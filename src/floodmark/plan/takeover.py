@@ -26,7 +26,6 @@ from floodmark.host.temp import scratched
 from floodmark.log.fold import State
 from floodmark.log.pipeline import Start
 from floodmark.model.errors import DataError
-from floodmark.model.position import Position
 from floodmark.model.table import Table
 from floodmark.model.times import cursor_value, just_before, parse_time, shifted, temporal
 from floodmark.source.session import Session
@@ -59,20 +58,6 @@ class OlderState:
         """The table, by the name inside, or else by a file name that separates the schema."""
         stem = self.path.removeprefix("watermarks/").removesuffix(".json")
         return stem if self.table is None and not stem.startswith("watermark/") else self.table
-
-
-@dataclass(frozen=True)
-class Takeover:
-    """Where a table resumes, and what was corrected to find out."""
-
-    position: Position | None = None  # None: nothing usable was left, and the table starts from the beginning
-    notes: tuple[str, ...] = ()
-
-    def applied(self, state: State) -> State:
-        """The state once the position is taken over."""
-        if self.position is None:
-            return state
-        return replace(state, progress=replace(state.progress, position=self.position, started=True))
 
 
 def untouched(state: State) -> bool:
@@ -162,11 +147,16 @@ def _parsed_state(path: str, data: bytes) -> OlderState | None:
     )
 
 
-def takeover(session: Session, store: Store, table: Table, options: TableOptions, start: Start) -> Takeover:
-    """Where a table without state resumes; no position if the older tool didn't know the table."""
+def taken_over(
+    session: Session, store: Store, table: Table, state: State, options: TableOptions, start: Start
+) -> tuple[State, list[str]]:
+    """The state of an untouched table with the position at which it resumes, and notes on what was corrected.
+
+    Without a position if the older tool left nothing usable: then the table starts from the beginning.
+    """
     found, notes = find(store, table.name)
     if not found:
-        return Takeover(None, tuple(notes))
+        return state, notes
     # Of two, take the one further behind: rows that are read twice are merged.
     chosen = min(found, key=lambda f: digits(f.timestamp))
     if len(found) > 1:
@@ -179,7 +169,7 @@ def takeover(session: Session, store: Store, table: Table, options: TableOptions
         notes.append(
             f"the older tool's watermark {chosen.path} holds a time, but the table is read {how}: not used"
         )
-        return Takeover(None, tuple(notes))
+        return state, notes
     reading = OlderTimes(session, table, options)
     starts = list(_starts(reading, chosen, start, options.older_start, notes))
     loaded = frozenset().union(*(f.loaded for f in found))
@@ -187,14 +177,14 @@ def takeover(session: Session, store: Store, table: Table, options: TableOptions
     if row is not None:
         starts.append(row)
     if not starts:
-        return Takeover(None, tuple(notes))
+        return state, notes
     begin = min(starts)
     before = just_before(table, begin)
     assert before is not None
     notes.append(
         f"taken over from the older tool's watermark {chosen.path}: continues from {shown(begin)}, inclusive"
     )
-    return Takeover((before,), tuple(notes))
+    return replace(state, progress=replace(state.progress, position=(before,), started=True)), notes
 
 
 def _starts(

@@ -112,28 +112,16 @@ def walk(
     step: int,
 ) -> tuple[Position, ...]:
     """Edges every `step` rows along an index, exact; the last slice ends at `upto`."""
-    index = _index(table, by)
-    if index in table.source.needs_sort or (index is None and tuple(by) == table.order):
-        return _ranked(session, table, by, after, upto, step)
-    edges: list[Position] = []
-    edge = nth(session, table, by, after, upto, step)
-    while edge is not None and edge != upto:
-        edges.append(edge)
-        edge = nth(session, table, by, edge, upto, step)
-    return tuple(edges)
-
-
-def _ranked(
-    session: Session,
-    table: Table,
-    by: Sequence[str],
-    after: Position | None,
-    upto: Position | None,
-    step: int,
-) -> tuple[Position, ...]:
-    """The same edges if no index yields the order: one sort for all of them."""
-    conditions = sql.between(table, by, after, upto) or [f"{sql.quote(by[0])} IS NOT NULL"]
     index, order = _index(table, by), sql.ordering(table, by)
+    if index not in table.source.needs_sort and (index is not None or tuple(by) != table.order):
+        edges: list[Position] = []
+        edge = nth(session, table, by, after, upto, step)
+        while edge is not None and edge != upto:
+            edges.append(edge)
+            edge = nth(session, table, by, edge, upto, step)
+        return tuple(edges)
+    # No index yields the order: one sort for all edges.
+    conditions = sql.between(table, by, after, upto) or [f"{sql.quote(by[0])} IS NOT NULL"]
     if version(session).windows:
         names = [f"o{i}" for i in range(len(by))]
         named = [f"{sql.expression(table.column(c))} AS {n}" for c, n in zip(by, names, strict=True)]
@@ -209,11 +197,6 @@ def split_key(session: Session, table: Table, parts: int, step: int) -> tuple[Po
         return estimate(session, table, table.source.key_index, [f"{name} > {low}", f"{name} <= {high}"])
 
     return tuple((edge,) for edge in bisect(dive, int(ends[0]) - 1, int(ends[1]), parts))
-
-
-def split_all(session: Session, table: Table, parts: int, step: int) -> tuple[Position, ...]:
-    """The same regardless of the table's `where`: finding the n-th row that matches it could take hours."""
-    return split_key(session, every_row(table), parts, step)
 
 
 def bisect(dive: Callable[[int, int], int], low: int, high: int, parts: int) -> list[int]:

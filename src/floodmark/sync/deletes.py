@@ -28,7 +28,7 @@ from floodmark.model.table import Table
 from floodmark.model.times import parse_moment, temporal
 from floodmark.model.types import fields
 from floodmark.model.window import Slice
-from floodmark.plan.bound import Reading
+from floodmark.plan.bound import Reading, Settled
 from floodmark.plan.origin import check_origin
 from floodmark.plan.wait import Source, settle
 from floodmark.services import Services
@@ -220,4 +220,4 @@ def check_repairable(services: Services, table: Table, state: State, options: Ta
         source = Source(session, looks, reading)
         newest = source.last()
         back_to = settle(source).back_to if temporal(table) else None
-        check_origin(source, newest, back_to=back_to)
+        check_origin(source, Settled(None, newest, back_to=back_to))

@@ -37,7 +37,6 @@ from floodmark.model.commit import (
 )
 from floodmark.model.errors import FloodmarkError, TransientError
 from floodmark.model.notes import Note, sentence
-from floodmark.model.origin import UNKNOWN_SOURCE
 from floodmark.model.run import EXTRACT, Counts, Wait
 from floodmark.model.statements import STATEMENTS, log_statement
 from floodmark.model.table import Table
@@ -141,9 +140,7 @@ def check_gives_way(run: TableRun, plan: TablePlan, rows: int) -> None:
 # ---------------------------------------------------------------- reading
 
 
-def jobs(
-    services: Services, plan: TablePlan, one: Pass, state: State, file_rows: int, repeated: bool
-) -> list[SliceJob]:
+def jobs(services: Services, plan: TablePlan, one: Pass, state: State, repeated: bool) -> list[SliceJob]:
     """The Spark tasks that read the slices of a pass under a claim."""
     can, table = services.config.warehouse.can, plan.table
     hashed = table.mode == "full" and can.embedded
@@ -156,7 +153,7 @@ def jobs(
             slice=piece,
             run=services.run,
             claim=state.n,
-            max_file_rows=max(file_rows, 1),
+            max_file_rows=services.config.options(table.name).slice_rows,
             log=state.log,
             window=plan.window.id if plan.window else None,
             # Without an index on the cursor, it may take a full scan to reach the first row.
@@ -165,7 +162,7 @@ def jobs(
             fingerprint=repeated and piece.kind == "snapshot",
             hash_key=key if piece.kind == "snapshot" else None,
             outside=one.outside and piece.outside,
-            expected=services.sources.expected(table.name) or UNKNOWN_SOURCE,
+            expected=services.sources.expected(table.name),
         )
         for piece in one.slices
     ]
@@ -201,7 +198,7 @@ def _read(run: TableRun, plan: TablePlan, one: Pass) -> Iterator[Sequence[SliceR
 
 def _slices(run: TableRun, plan: TablePlan, one: Pass) -> Iterator[SliceResult]:
     """Runs each slice as a Spark task; yields results as they finish, if they are of the source that was planned for."""
-    made = jobs(run.services, plan, one, run.state, run.options.slice_rows, run.asked.repeated)
+    made = jobs(run.services, plan, one, run.state, run.asked.repeated)
     for piece in one.slices:
         run.account(events.SliceBegan(run.name, piece))
     shares = small(plan.table, one.slices)
@@ -218,7 +215,7 @@ def _slices(run: TableRun, plan: TablePlan, one: Pass) -> Iterator[SliceResult]:
 def _snapshot(run: TableRun, plan: TablePlan, one: Pass) -> list[SliceResult]:
     """Reads a snapshot with several connections at one moment; with one if that can't be done."""
     assert plan.window is not None
-    made = jobs(run.services, plan, one, run.state, run.options.slice_rows, False)
+    made = jobs(run.services, plan, one, run.state, False)
     for _ in range(SHARED):
         for piece in one.slices:
             run.account(events.SliceBegan(run.name, piece))
@@ -362,7 +359,7 @@ def only_if_changed(services: Services, plan: TablePlan, state: State) -> TableP
         return plan
     looks = [
         replace(job, only_look=True, hash_key=None)
-        for job in jobs(services, plan, plan.passes[0], state, 1, True)
+        for job in jobs(services, plan, plan.passes[0], state, True)
     ]
     [result] = services.submit(looks, plan.table.name)
     services.sources.check(plan.table.name, result.source)

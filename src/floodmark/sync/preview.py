@@ -29,7 +29,6 @@ from floodmark.plan.bound import Reading
 from floodmark.plan.decide import TablePlan
 from floodmark.plan.make import survey
 from floodmark.plan.tables import StoredTables
-from floodmark.plan.takeover import Takeover
 from floodmark.plan.wait import Source
 from floodmark.source.connections import SharedLooks
 from floodmark.source.describe import Discovered, discover_with_notes, resolve
@@ -48,7 +47,7 @@ class Preview:
     request: SyncOptions
     excluded: tuple[str, ...] = ()
     start: Start | None = None  # where the table begins, if it has no position
-    takeover: Takeover = field(default_factory=Takeover)
+    older: Sequence[str] = ()  # notes on the older tool's watermark, of which `state` has the position
     load: LoadPreview = field(default_factory=LoadPreview)
 
     @property
@@ -90,7 +89,7 @@ class Preview:
             start=plan.start,
             rows_before_start=plan.before_start,
             held_back_by=plan.held,
-            notes=(*self.takeover.notes, *map(sentence, plan.about), *plan.notes),
+            notes=(*self.older, *map(sentence, plan.about), *plan.notes),
             columns=columns(table, self.warehouse.can),
             excluded=self.excluded,
         )
@@ -218,14 +217,14 @@ def preview(
     """
     table, options = found.table, source.reading.options
     deletes.check(table, options)
-    state, start, taken = source.reading.state, None, Takeover()
+    state, start, older = source.reading.state, None, list[str]()
     if state.position is None:
         start = starts.of(table.name)
         if request.since is None and legacy.untouched(state):
-            taken = legacy.takeover(source.session, log.store.recently(old), table, options, start)
-            state = taken.applied(state)
+            store = log.store.recently(old)
+            state, older = legacy.taken_over(source.session, store, table, state, options, start)
     made = survey(source.of(state=state), found, request, log, start)
-    return Preview(made, state, config.warehouse, request, options.exclude, start, taken)
+    return Preview(made, state, config.warehouse, request, options.exclude, start, older)
 
 
 def source_of(

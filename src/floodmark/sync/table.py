@@ -69,7 +69,7 @@ class Ending:
 def sync_table(run: TableRun) -> TableReport:
     """The whole run; an error goes into the report and does not affect other tables."""
     began, before, ending, asked = time.monotonic(), None, Ending(), run.asked
-    twice = partial(run.services.sources.twice, run.name)
+    twice = run.services.sources.twice
     try:
         before = run.held.read(run.old).table
         if run.state.retired and run.work.all_tables:
@@ -160,9 +160,9 @@ def _planned(run: TableRun, request: SyncOptions, state: State) -> TablePlan | N
     finally:
         run.account(events.StageEnded(run.name, "plan"))
     plan = made.plan
-    for text in made.takeover.notes:
+    for text in made.older:
         run.account.note(text)
-    if made.takeover.position is not None and not dry:
+    if made.older and made.state.position is not None and not dry:
         _take_over(run, made)
     whole = request.most is None and request.since is None
     run.account(
@@ -253,8 +253,7 @@ def _warm_up(run: TableRun) -> None:
 def _take_over(run: TableRun, made: Preview) -> NoReturn:
     """Commits the older tool's position, before anything else: the next plan continues from it."""
     run.held.claim(Intent("sync", made.plan.table))
-    note = "; ".join(made.takeover.notes)
-    append(run, run.held.draft(Restore, position=made.takeover.position, note=note))
+    append(run, run.held.draft(Restore, position=made.state.position, note="; ".join(made.older)))
     raise Changed(run.state)
 
 
@@ -362,7 +361,7 @@ def repair_table(run: TableRun) -> Repaired:
     try:
         run.held.read()
         run.work.pipeline.known()
-        return run.services.sources.twice(run.name, partial(_repaired, run))
+        return run.services.sources.twice(partial(_repaired, run))
     except ConflictError:
         run.held.watermark.drop_due()
         raise

@@ -175,7 +175,7 @@ class LoadThread:
         return self._thread is not None
 
     def offer(self, state: State, load: Callable[[State], None]) -> None:
-        """LoadThread up to this state in the background; a later one overtakes it."""
+        """Loads up to this state in the background; a later one overtakes it."""
         with self._news:
             self._offered = state
             if self._thread is None:

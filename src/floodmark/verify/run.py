@@ -162,7 +162,7 @@ def _one(services: Services, name: str, named: int) -> Verified:
     began = time.monotonic()
     try:
         identity = pipeline.check(services.store, services.config.warehouse.label)
-        table, state, found = services.sources.twice(name, lambda: _compared(services, name))
+        table, state, found = services.sources.twice(lambda: _compared(services, name))
         if not found:
             with suppress(FloodmarkError):  # the warehouse may be read-only; the rows agree all the same
                 services.warehouse().recount(identity.id if identity else "", state.log, table.target)
@@ -244,7 +244,7 @@ class Checked:
 
 def verify_loaded(services: Services, name: str, state: State, commits: Sequence[WithFiles]) -> Checked:
     """Compares what these commits have loaded into the warehouse with the source, as it is now."""
-    return services.sources.twice(name, lambda: _verified(services, name, state, commits))
+    return services.sources.twice(lambda: _verified(services, name, state, commits))
 
 
 def _verified(services: Services, name: str, state: State, commits: Sequence[WithFiles]) -> Checked:

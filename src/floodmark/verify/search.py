@@ -26,7 +26,6 @@ from floodmark.load.protocol import HandsOutRows
 from floodmark.model.canonical import Digest, Printed, Scope, Span
 from floodmark.model.errors import DataError
 from floodmark.model.events import Advanced, StageBegan
-from floodmark.model.origin import UNKNOWN_SOURCE
 from floodmark.model.row_hash import compiled, new_key
 from floodmark.services import Services
 from floodmark.source import ranges as edges
@@ -253,7 +252,7 @@ class Search:
         services = self._services
         return SourceJob(
             services.config.source, self._scope, tuple(spans), listed, tuple(prefixes), self._digits, cells,
-            services.sources.expected(self._table.name) or UNKNOWN_SOURCE,
+            services.sources.expected(self._table.name),
         )  # fmt: skip
 
     def _results(self, jobs: Sequence[SourceJob]) -> Iterator[SourceRows]:

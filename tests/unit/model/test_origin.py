@@ -26,8 +26,8 @@ def test_what_was_read_elsewhere_is_refused_once_and_for_another_plan_then_for_g
         sources.check("shop.orders", results.pop() if results else HERE)
 
     with pytest.raises(SourceChanged, match=r"a:3306 \(server_id 1\) and b:3306 \(server_id 2\)") as changed:
-        sources.twice("shop.orders", read)
+        sources.twice(read)
     assert not results and changed.value.code == 4 and isinstance(changed.value, FloodmarkError)
     results.append(SourceId(HERE.server, HERE.created, 8))
-    sources.twice("shop.orders", read)
+    sources.twice(read)
     assert sources.doubted("shop.orders") and not sources.doubted("shop.others")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import cast
 
-from floodmark.source.ranges import split_all, split_key
+from floodmark.source.ranges import every_row, split_key
 from floodmark.source.session import Session
 from tests.support.described import changed
 from tests.support.samples import TABLE as ORDERS
@@ -29,6 +29,6 @@ def test_a_snapshot_is_cut_regardless_of_a_where_that_no_index_helps_with() -> N
     table = changed(ORDERS, key=key, key_index="PRIMARY", where="SLEEP(9) = 0", needs_sort=())
     filtered, whole = Server(), Server()
     split_key(cast(Session, filtered), table, 4, 100)
-    split_all(cast(Session, whole), table, 4, 100)
+    split_key(cast(Session, whole), every_row(table), 4, 100)
     assert all("SLEEP" in asked for asked in filtered.asked), "otherwise this shows nothing"
     assert whole.asked and not any("SLEEP" in asked for asked in whole.asked)
