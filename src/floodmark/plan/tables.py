@@ -42,6 +42,7 @@ class StoredTables:
         self._store = store
         self._names = names
         self.new: tuple[str, ...] = ()  # tables of the source that nobody has listed or synced
+        self.left_out: tuple[str, ...] = ()  # configured, retired, and no longer at the source
 
     def names(self) -> tuple[str, ...]:
         """All tables that have state."""
@@ -141,12 +142,12 @@ class StoredTables:
         """Reports on configured tables and patterns that match nothing, without the retired ones."""
         for report in unknown:
             name = self._full(report.table)
-            if name not in self.names():
-                # `gone` reports each table of a pattern, unless it was retired.
-                if not (is_pattern(name) and self._fitting(name)):
-                    yield report
-            elif not self.retired(name):
-                yield replace(report, table=name)
+            # `gone` reports each table of a pattern, unless it was retired.
+            by_pattern = name not in self.names() and is_pattern(name) and bool(self._fitting(name))
+            if (by_pattern or name in self.names()) and self.retired(name):
+                self.left_out += (report.table,)
+            elif not by_pattern:
+                yield replace(report, table=name) if name in self.names() else report
 
     def explained(self, error: FloodmarkError, name: str) -> FloodmarkError:
         """The error about a name without a table; if it was synced before, what may have happened to it."""

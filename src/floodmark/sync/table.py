@@ -269,9 +269,11 @@ def _nothing_to_read(run: TableRun, request: SyncOptions, plan: TablePlan) -> No
             with suppress(Changed):
                 run.held.claim(Intent("sync"))  # gives it up: what it was to read is gone
         return
-    with suppress(Changed):  # another run has changed the table meanwhile
+    try:
         run.held.claim(Intent("sync", plan.table))
-        append(run, run.held.draft(Batch, schema=plan.table.fingerprint, load_as=way))
+    except Changed:  # by another run, meanwhile
+        return
+    append(run, run.held.draft(Batch, schema=plan.table.fingerprint, load_as=way))
 
 
 # ---------------------------------------------------------------- changes that no cursor reveals

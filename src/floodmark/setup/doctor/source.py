@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, nullcontext
 from dataclasses import replace
-from fnmatch import fnmatchcase
 from pathlib import Path
 
 from floodmark.config.load import Config, SourceSpec, TableOptions
@@ -306,10 +305,8 @@ def examine_tables(
     for report in unknown:
         if report.error is not None:
             yield Section("tables", report.table).failed("table", report.error)
-    for name in () if names else config.tables:
-        there = any(fnmatchcase(one, name) or one.endswith(f".{name}") for one in found)
-        if not there and stored.retired(name):
-            yield Section("tables", name).ok("table", "retired: sync --all skips it")
+    for name in stored.left_out:
+        yield Section("tables", name).ok("table", "retired: sync --all skips it")
     if stored.new:
         hint = "add them to `tables`, or set defaults.new_tables: ignore"
         yield TABLES.warning("new_tables", said_new(stored.new), hint)
