@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 from floodmark.model.errors import DataError
-from floodmark.model.table import Column, Table
+from floodmark.model.table import Column
 
 
 class LogPlace(NamedTuple):
@@ -76,18 +76,19 @@ class TableMap:
 
 @dataclass(frozen=True)
 class KeyDescription:
-    """A table's columns in the server's order, and its key: what row events are decoded by."""
+    """What a table's row events are decoded by, as described at the beginning of a stretch of the log."""
 
     name: str  # schema.table
-    columns: tuple[Column, ...]
-    key: tuple[str, ...]
-    table: Table = field(repr=False)
+    columns: tuple[
+        tuple[str, str], ...
+    ]  # every column in the server's order, replicated or not: name and type
+    key: tuple[Column, ...]
 
     @property
     def ordinals(self) -> tuple[int, ...]:
         """The key's columns among all, in the key's order."""
-        names = [column.name for column in self.columns]
-        return tuple(names.index(name) for name in self.key)
+        names = [name for name, _ in self.columns]
+        return tuple(names.index(column.name) for column in self.key)
 
 
 # Why a table must be compared with its copy, because the log can't tell which rows have changed.
@@ -110,10 +111,11 @@ class TableChanges:
     updates: int = 0
     deletes: int = 0
     bytes: int = 0  # of its row events
-    statements: tuple[
-        str, ...
-    ] = ()  # DDL and other statements that name it: their first words, without values
+    # DDL and other statements that name it: their first words, without values.
+    statements: tuple[str, ...] = ()
     reconcile: tuple[Reconcile, ...] = ()
+    # The key files that hold these rows' keys: of this commit, or of an earlier one for an XA transaction prepared then.
+    files: tuple[str, ...] = ()
 
     @property
     def rows(self) -> int:
@@ -125,7 +127,7 @@ class PreparedXa:
     """An XA transaction that was prepared in the log and has not ended: its rows are not visible yet."""
 
     xid: str  # as `XA RECOVER` has it: format, gtrid and bqual in hex
-    tables: tuple[str, ...]
+    tables: Mapping[str, TableChanges]
     begin: LogPlace  # where its rows begin
 
 
