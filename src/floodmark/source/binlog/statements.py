@@ -33,14 +33,16 @@ class Transaction(NamedTuple):
 
 
 # Statements that change neither rows nor the layout of a table, by their first word.
-_HARMLESS = frozenset(
-    "ANALYZE BINLOG CACHE CHANGE CHECK CHECKSUM CLONE COMMIT DEALLOCATE FLUSH GRANT INSTALL KILL LOCK OPTIMIZE PREPARE"
-    " PURGE RELEASE RESET RESTART REVOKE ROLLBACK SAVEPOINT SET SHOW SHUTDOWN START STOP UNINSTALL UNLOCK USE XA".split()
-)
+_HARMLESS = frozenset((
+    "ANALYZE", "BINLOG", "CACHE", "CHANGE", "CHECK", "CHECKSUM", "CLONE", "COMMIT", "DEALLOCATE", "FLUSH", "GRANT",
+    "INSTALL", "KILL", "LOCK", "OPTIMIZE", "PREPARE", "PURGE", "RELEASE", "RESET", "RESTART", "REVOKE", "ROLLBACK",
+    "SAVEPOINT", "SET", "SHOW", "SHUTDOWN", "START", "STOP", "UNINSTALL", "UNLOCK", "USE", "XA",
+))  # fmt: skip
 # What CREATE, ALTER, DROP and RENAME may be about, as far as that is no table. Bodies name tables, but change no rows.
-_OTHER_OBJECTS = frozenset(
-    "EVENT FUNCTION INSTANCE LIBRARY LOGFILE PACKAGE PROCEDURE REFERENCE RESOURCE ROLE SERVER TABLESPACE TRIGGER UNDO USER VIEW".split()
-)
+_OTHER_OBJECTS = frozenset((
+    "EVENT", "FUNCTION", "INSTANCE", "LIBRARY", "LOGFILE", "PACKAGE", "PROCEDURE", "REFERENCE", "RESOURCE", "ROLE",
+    "SERVER", "TABLESPACE", "TRIGGER", "UNDO", "USER", "VIEW",
+))  # fmt: skip
 _TABLES = frozenset(("TABLE", "TABLES", "SEQUENCE", "INDEX"))
 _SCHEMAS = frozenset(("DATABASE", "SCHEMA"))
 _DEFINES = frozenset(("ALTER", "CREATE", "DROP", "RENAME"))
@@ -50,11 +52,12 @@ _ALTER_REPLACES = re.compile(
     r"|RENAME(?! (?:COLUMN|INDEX|KEY)\b))\b"
 )
 # Words that may be shown of a statement: everything else could be a name or a value.
-_SHOWN = frozenset(
-    "ALTER ANALYZE CALL CREATE DATA DATABASE DATABASES DELETE DO DROP EVENT EXCHANGE FROM FULLTEXT FUNCTION IF EXISTS IMPORT INDEX"
-    " INSERT INTO LOAD ONLINE OPTIMIZE OR PARTITION PROCEDURE RENAME REPAIR REPLACE SCHEMA SELECT SEQUENCE SPATIAL TABLE TABLES"
-    " TEMPORARY TRIGGER TRUNCATE UNIQUE UPDATE VIEW XML".split()
-)
+_SHOWN = frozenset((
+    "ALTER", "ANALYZE", "CALL", "CREATE", "DATA", "DATABASE", "DATABASES", "DELETE", "DO", "DROP", "EVENT",
+    "EXCHANGE", "FROM", "FULLTEXT", "FUNCTION", "IF", "EXISTS", "IMPORT", "INDEX", "INSERT", "INTO", "LOAD",
+    "ONLINE", "OPTIMIZE", "OR", "PARTITION", "PROCEDURE", "RENAME", "REPAIR", "REPLACE", "SCHEMA", "SELECT",
+    "SEQUENCE", "SPATIAL", "TABLE", "TABLES", "TEMPORARY", "TRIGGER", "TRUNCATE", "UNIQUE", "UPDATE", "VIEW", "XML",
+))  # fmt: skip
 _MOST_WORDS = 4
 
 
@@ -243,7 +246,7 @@ def _words(tokens: Sequence[Token]) -> str:
     found = []
     for token in tokens:
         word = token.text.upper()
-        if token.quoted or not (word in _SHOWN or not found and word.isalpha() and word.isascii()):
+        if token.quoted or not (word in _SHOWN or (not found and word.isalpha() and word.isascii())):
             break
         if word not in ("IF", "EXISTS", "OR"):
             found.append(word[:20])
