@@ -171,6 +171,7 @@ class Meaning:
 
     words: str  # its first words, without names and values
     effects: dict[str, Effect]
+    anything: bool = False  # rows of any table may have changed
 
 
 _CONDITIONAL = re.compile(r"/\*M?![0-9]*")
@@ -232,18 +233,20 @@ def meaning(text: bytes, schema: str, followed: Followed) -> Meaning:
     patterns = _PATTERNS if "\\" in said else _PATTERNS[:1]
     effects: dict[str, Effect] = {}
     words = ""
+    anything = False
     for reading, pattern in product(readings, patterns):
         tokens = list(_tokens(reading, pattern))
         words = words or _words(tokens)
         for name, effect in _effects(tokens, schema, followed, said, known, conditional):
-            if name not in effects or _WEIGHT.index(effect) > _WEIGHT.index(effects[name]):
+            anything = anything or name is None
+            if name is not None and _WEIGHT.index(effect) >= _WEIGHT.index(effects.get(name, effect)):
                 effects[name] = effect
-    return Meaning(words, effects)
+    return Meaning(words, effects, anything)
 
 
 def _words(tokens: Sequence[Token]) -> str:
     """The first words of a statement: those that are not names or values."""
-    found = []
+    found: list[str] = []
     for token in tokens:
         word = token.text.upper()
         if token.quoted or not (word in _SHOWN or (not found and word.isalpha() and word.isascii())):
@@ -255,8 +258,8 @@ def _words(tokens: Sequence[Token]) -> str:
 
 def _effects(
     tokens: Sequence[Token], schema: str, followed: Followed, text: str, known: bool, conditional: bool
-) -> Iterator[tuple[str, Effect]]:
-    """The tables that a statement concerns in one reading of its text. A table may come twice."""
+) -> Iterator[tuple[str | None, Effect]]:
+    """The tables that a statement concerns in one reading of its text, some twice; None: any table."""
     while tokens and tokens[0].text in ("(", ";"):
         tokens = tokens[1:]
     if not tokens:
@@ -273,7 +276,7 @@ def _effects(
     if effect is None:
         return
     if effect == "any":
-        yield from ((name, "statement") for name in followed.names)
+        yield None, "statement"
     elif effect == "database":
         yield from ((name, "replaced") for name in _of_schemas(tokens, words, schema, followed, known))
     elif conditional or not known:

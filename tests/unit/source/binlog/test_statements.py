@@ -12,8 +12,8 @@ ALL = "all"
 
 def concerned(text: str | bytes, schema: str = "shop") -> object:
     """The effects by table; one word if all tables are concerned."""
-    said = meaning(text if isinstance(text, bytes) else text.encode(), schema, TABLES).effects
-    return ALL if set(said) == TABLES.names and set(said.values()) == {"statement"} else said
+    said = meaning(text if isinstance(text, bytes) else text.encode(), schema, TABLES)
+    return ALL if said.anything else said.effects
 
 
 HARMLESS = (
