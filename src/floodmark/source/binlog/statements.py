@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Literal, NamedTuple
 
+from floodmark.source.binlog.events import xid_text
+
 Effect = Literal[
     "truncate",  # no row is left
     "ddl",  # the layout may have changed, the rows are the same
@@ -29,7 +31,7 @@ class Transaction(NamedTuple):
     """A statement that begins or ends a transaction."""
 
     step: Step
-    xid: str | None = None  # of an XA transaction, as `xid_text` has it
+    xid: str | None = None  # of an XA transaction, as the server itself writes it: X'61',X'',1
 
 
 # Statements that change neither rows nor the layout of a table, by their first word.
@@ -182,11 +184,6 @@ _XID = re.compile(
     rb"(?:\s*,\s*(?:X'([0-9A-F]*)'|0x([0-9A-F]+)|'([^'\\]*)')(?:\s*,\s*(\d+|0x[0-9A-F]+))?)?\s*(?:$|ONE\s+PHASE)",
     re.IGNORECASE,
 )
-
-
-def xid_text(format: int, gtrid: bytes, bqual: bytes) -> str:
-    """The name of an XA transaction, the same from an event and from a statement."""
-    return f"{format},{gtrid.hex()},{bqual.hex()}"
 
 
 def transaction(text: bytes) -> Transaction | None:

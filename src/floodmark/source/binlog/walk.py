@@ -419,16 +419,15 @@ class Walk:
             return
         found.gather()
         described = self._described.get(name)
-        found.rows, found.shape, found.keyed = None, shape, described is not None
-        if described is not None:
+        found.rows, found.shape, found.keyed = None, shape, False
+        if described is not None and described.key:
             try:
-                found.rows = KeyRows(described, shape)
+                found.rows, found.keyed = KeyRows(described, shape), True
                 found.unproven |= not _proven(described, shape)
             except DoesNotFit:
                 found.reconcile["ddl"] = None
-                found.keyed = False
         if found.rows is None:
-            found.rows = KeyRows(KeyDescription(name, (), ()), shape)
+            found.rows = _counter(name, shape)
 
     def _spill(self) -> None:
         """Hands out keys, those of the tables with most of them first."""
@@ -495,6 +494,11 @@ def _changes(group: _Group) -> dict[str, TableChanges]:
 def _merge(into: _Group, group: _Group) -> None:
     for name, found in group.items():
         into.setdefault(name, _Found()).add(found)
+
+
+def _counter(name: str, shape: TableMap) -> KeyRows:
+    """Gathers nothing, and only counts rows."""
+    return KeyRows(KeyDescription(name, (), ()), replace(shape, names=("",) * len(shape.types)))
 
 
 def _proven(described: KeyDescription, shape: TableMap) -> bool:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from floodmark.source.binlog.statements import Followed, Transaction, meaning, transaction, xid_text
+from floodmark.source.binlog.events import xid_text
+from floodmark.source.binlog.statements import Followed, Transaction, meaning, transaction
 
 TABLES = Followed(("shop.orders", "shop.items", "crm.orders", "crm.größe", "Shop2.Mixed", "shop.odd`name"))
 ALL = "all"
@@ -145,9 +146,9 @@ def test_only_first_words_are_shown(text: str, words: str) -> None:
         (b"commit", Transaction("commit")),
         (b" ROLLBACK ", Transaction("rollback")),
         (b"XA START X'6162',X'63',7", Transaction("xa start", xid_text(7, b"ab", b"c"))),
-        (b"XA COMMIT X'6162',X'',1", Transaction("xa commit", "1,6162,")),
-        (b"xa rollback 'ab'", Transaction("xa rollback", "1,6162,")),
-        (b"XA COMMIT 0x6162 , '' , 0x10 ONE PHASE", Transaction("xa commit", "16,6162,")),
+        (b"XA COMMIT X'6162',X'',1", Transaction("xa commit", "X'6162',X'',1")),
+        (b"xa rollback 'ab'", Transaction("xa rollback", "X'6162',X'',1")),
+        (b"XA COMMIT 0x6162 , '' , 0x10 ONE PHASE", Transaction("xa commit", "X'6162',X'',16")),
         (b"XA COMMIT @secret", Transaction("xa commit")),
         (b"XA END X'6162',X'',1", None),
         (b"ROLLBACK TO `x`", None),
