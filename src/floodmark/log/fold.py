@@ -15,12 +15,16 @@ from typing import Annotated, NamedTuple
 
 from pydantic import Field
 
+from floodmark.log.changes import SourceState, contradiction, source_after
+from floodmark.model.changes import SOURCE_LOG
 from floodmark.model.commit import (
     Batch,
+    Changes,
     Claim,
     Clean,
     Commit,
     Deletes,
+    FollowedTo,
     GivenUp,
     LoadAs,
     Open,
@@ -183,6 +187,7 @@ class Progress:
     manual: bool = False
     manual_timestamp: str | None = None
     moved_at: str | None = None  # the last set, reset or restore, or a clean that moved the position
+    followed_to: FollowedTo | None = None  # how far the source's log of changes has been followed
 
     @property
     def scattered(self) -> bool:
@@ -230,7 +235,7 @@ class Data:
 
 @dataclass(frozen=True)
 class State(Flat):
-    """Everything that a table's log records."""
+    """Everything that a table's log records, or the source's."""
 
     PARTS = ("progress", "extraction", "totals", "data")
     STORED = (
@@ -240,6 +245,7 @@ class State(Flat):
         "apart", "cleaned", "dropped", "recent_files", "created_at", "updated_at", "last_extraction_time", "moved_at",
         "deletes_at", "retired",
     )  # fmt: skip
+    WHERE_USED = ("followed_to", "source")
 
     table_name: str
     log: str = ""
@@ -255,6 +261,7 @@ class State(Flat):
     extraction: Extraction = Extraction()
     totals: Totals = Totals()
     data: Data = Data()
+    source: SourceState | None = None  # only in the source's log of changes
 
     # Shortcuts that nearly every step uses.
 
@@ -332,6 +339,8 @@ def fold(before: State, commit: Commit, digest: str) -> State:
             return replace(after, log=commit.log, created_at=commit.at, data=data)
         case Claim():
             return _claim(after, commit)
+        case Changes():
+            return _changes(after, commit)
         case WithFiles():
             return _data(after, commit, digest)
         case Set():
@@ -363,6 +372,10 @@ def _check(state: State, commit: Commit) -> None:
         raise _broken(commit, f"is of kind {commit.kind}")
     if state.n >= 0 and commit.log != state.log:
         raise _broken(commit, f"belongs to another log ({commit.log})")
+    if not isinstance(commit, Open | Claim | Clean) and (state.table_name == SOURCE_LOG) != isinstance(
+        commit, Changes
+    ):
+        raise _broken(commit, f"is of kind {commit.kind}, which is not of this log")
     if not isinstance(commit, Open | Claim) and (state.claim is None or state.claim.run != commit.run):
         holder = state.claim.run if state.claim else "nobody"
         raise _broken(commit, f"is by run {commit.run}, but the table was claimed by {holder}")
@@ -385,7 +398,7 @@ def _claim(state: State, commit: Claim) -> State:
         strategy=commit.strategy or state.extraction.strategy,
         origin=commit.origin or state.extraction.origin,
     )
-    progress = replace(state.progress, zone=commit.zone or state.progress.zone)
+    progress = replace(_followed(state, commit), zone=commit.zone or state.progress.zone)
     state = replace(state, claim=claim, retired=retired, extraction=extraction, progress=progress)
     if commit.table is not None:
         if state.table is not None and state.table.recipe.where != commit.table.recipe.where:
@@ -419,7 +432,31 @@ def restarted_by(state: State, table: Table) -> State:
     return replace(state, progress=fresh, extraction=replace(state.extraction, reread=None))
 
 
+def _followed(state: State, commit: Claim | Batch | Deletes) -> Progress:
+    """The progress with what a commit says of the source's log, which a table never follows backwards."""
+    before, now = state.progress.followed_to, commit.followed_to
+    if before is not None and now is not None and before.log == now.log and now.n < before.n:
+        raise _broken(commit, f"follows the source's log to {now.n}, but it was followed to {before.n}")
+    return replace(state.progress, followed_to=now or before)
+
+
+def _changes(state: State, commit: Changes) -> State:
+    if why := contradiction(state.source, commit):
+        raise _broken(commit, why)
+    totals = replace(
+        state.totals,
+        rows=state.totals.rows + commit.rows,
+        files=state.totals.files + len(commit.files),
+        bytes=state.totals.bytes + commit.bytes,
+        batches=state.totals.batches + 1,
+        seconds=state.totals.seconds + commit.seconds,
+    )
+    return replace(state, source=source_after(state.source, commit), totals=totals)
+
+
 def _data(state: State, commit: WithFiles, digest: str) -> State:
+    if isinstance(commit, Batch | Deletes):
+        state = replace(state, progress=_followed(state, commit))
     if isinstance(commit, Batch):
         state = _batch(state, commit)
     elif not (isinstance(commit, Deletes) and commit.purpose == "where"):
@@ -535,6 +572,8 @@ def _clean(state: State, commit: Clean) -> State:
         recent_files=tuple(f for f in data.recent_files if not within(clean.dropped, f.n)),
     )
     state = replace(state, data=data)
+    if state.source is not None:
+        return replace(state, source=replace(state.source, cleaned_at=commit.at))
     if clean.given_up:
         # Commits that were given up may hold deleted keys; only another check for deletes finds those again.
         state = replace(state, extraction=replace(state.extraction, deletes_at=None))

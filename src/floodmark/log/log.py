@@ -23,6 +23,7 @@ from floodmark.log.document import Copy, accounts_for_older, commit_numbers, com
 from floodmark.log.fold import Damaged, DataCommit, NothingLeft, State, data_commit, fold, within
 from floodmark.log.lease import lease_path, who
 from floodmark.log.recovery import put_back, recover
+from floodmark.model.changes import SOURCE_LOG
 from floodmark.model.commit import Claim, Commit, Open, files_of, read_commit
 from floodmark.model.errors import ConfigError, ConflictError, DataError, FloodmarkError, TransientError
 from floodmark.model.json import digest, dump
@@ -318,8 +319,12 @@ class Log:
         path = commit_path(self.table_name, n)
         return Damaged(
             f"the commit log is damaged: commit {n}{why}",
-            hint=f"restore {self.store.uri(path)} from a backup of the store; or abandon the log: "
-            f"floodmark watermark reset -t {self.table_name} --force",
+            hint=f"restore {self.store.uri(path)} from a backup of the store; "
+            + (
+                "else the next sync begins a new one"
+                if self.table_name == SOURCE_LOG
+                else f"or abandon the log: floodmark watermark reset -t {self.table_name} --force"
+            ),
             table=self.table_name,
         )
 

@@ -9,6 +9,9 @@ from typing import Literal, NamedTuple
 from floodmark.model.errors import DataError
 from floodmark.model.table import Column
 
+# The name of the source's log of changes among the logs of the store; a table's has a dot.
+SOURCE_LOG = "source"
+
 
 class LogPlace(NamedTuple):
     """A place in the binary log: between two events of a file."""
@@ -138,7 +141,8 @@ class FollowedChanges:
     begin: LogPlace
     next_start: LogPlace  # never inside a transaction, and not after one that was left out
     tables: Mapping[str, TableChanges] = field(default_factory=dict)
-    prepared: tuple[PreparedXa, ...] = ()
+    prepared: tuple[PreparedXa, ...] = ()  # all that are open at its end, whichever read found them
+    reconcile: tuple[Reconcile, ...] = ()  # why every table must be; "lost" also lets it begin anywhere
     transactions: int = 0
     events: int = 0
     bytes: int = 0

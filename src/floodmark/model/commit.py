@@ -1,4 +1,4 @@
-"""The commits of a table's log, and the files they name."""
+"""The commits of a table's log or of the source's log of changes, and the files they name."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
 
+from floodmark.model.changes import FollowedChanges, KeyDescription, LogEnd, LogIdentity, LogPlace
 from floodmark.model.json import Seconds, load
 from floodmark.model.origin import Origin
 from floodmark.model.position import Position
@@ -67,6 +68,17 @@ class Owner:
     boot: str
     pid: int
     started: str
+
+
+@dataclass(frozen=True)
+class FollowedTo:
+    """How far a table has followed the source's log of changes."""
+
+    log: str  # the id of the source's log
+    n: int  # its last commit of which everything has been followed
+    digest: str
+    place: LogPlace  # where that had read the binary log to: another log can go on there
+    identity: LogIdentity
 
 
 class GivenUp(NamedTuple):
@@ -140,13 +152,16 @@ class Claim(Commit):
 
     kind: Literal["claim"] = "claim"
     owner: Owner | None = None
-    purpose: str | None = None  # sync, load, deletes, set, reset, restore, clean, repair, retire
+    purpose: str | None = None  # sync, load, deletes, set, reset, restore, clean, repair, retire, changes
     table: Table | None = None  # the table as read under this claim
     window: Window | None = None  # the window that this claim opens or resumes
     reread: Window | None = None  # the same for rows reread because of column changes
     strategy: str | None = None
     zone: Zone | None = None  # the time zone of the cursors read under this claim
     origin: Origin | None = None  # the source read under this claim
+    followed_to: FollowedTo | None = (
+        None  # before the first row of a copy is read; or there was nothing to follow
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -182,6 +197,7 @@ class Batch(WithFiles):
     slices: tuple[int, ...] = ()
     overlap: str | None = None  # fingerprint of the reread overlap
     snapshot: SnapshotDigest | None = None  # None: no snapshot, or its rows were not hashed
+    followed_to: FollowedTo | None = None  # in the last commit of a pass
 
     @property
     def beside(self) -> bool:
@@ -194,6 +210,20 @@ class Deletes(WithFiles):
 
     kind: Literal["deletes"] = "deletes"
     purpose: Literal["where"] | None = None  # outside it, as rows were read; None: a search found them
+    followed_to: FollowedTo | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Changes(WithFiles):
+    """What one read of the source's binary log found; its files hold the keys of changed rows."""
+
+    kind: Literal["changes"] = "changes"
+    followed: FollowedChanges
+    end: LogEnd
+    identity: LogIdentity  # of the log at `followed.next_start`
+    # From that place on: the tables that are listened for, or described anew, besides those of earlier commits,
+    described: tuple[KeyDescription, ...] = ()
+    left: tuple[str, ...] = ()  # and those that no longer are.
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -230,7 +260,7 @@ class Clean(Commit):
 
 
 _ANY: Any = Annotated[
-    Open | Claim | Batch | Deletes | Set | Reset | Restore | Clean, Field(discriminator="kind")
+    Open | Claim | Batch | Deletes | Changes | Set | Reset | Restore | Clean, Field(discriminator="kind")
 ]
 
 

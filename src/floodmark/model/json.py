@@ -20,6 +20,9 @@ class Flat:
 
     PARTS: ClassVar[tuple[str, ...]]  # the names of the fields that are parts
     STORED: ClassVar[tuple[str, ...]]  # the keys of its JSON, in order
+    WHERE_USED: ClassVar[
+        tuple[str, ...]
+    ] = ()  # those that came later, and are written only if there is a value
 
     @model_validator(mode="before")
     @classmethod
@@ -31,7 +34,8 @@ class Flat:
         fields = plain(self)
         for part in self.PARTS:
             fields.update(fields.pop(part))
-        return {name: fields[name] for name in self.STORED}
+        later = {name: fields[name] for name in self.WHERE_USED if fields[name] is not None}
+        return {name: fields[name] for name in self.STORED} | later
 
 
 # Adapters are pure but slow to build, 50 ms for all that a sync needs: each is built once, though the tables of a run

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from floodmark.model.json import Seconds
 from floodmark.model.origin import Origin
 from floodmark.model.position import Key, Position, Value
 from floodmark.model.table import Table
 from floodmark.model.zones import Zone
+
+if TYPE_CHECKING:
+    from floodmark.model.commit import FollowedTo
 
 
 @dataclass(frozen=True)
@@ -66,3 +69,4 @@ class Intent:
     strategy: str | None = None
     zone: Zone | None = None  # of the cursors, as they are read now
     origin: Origin | None = None  # the source being read
+    followed_to: FollowedTo | None = None  # how far the source's log of changes is followed
