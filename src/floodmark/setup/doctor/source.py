@@ -24,6 +24,7 @@ from floodmark.log.log import Log
 from floodmark.log.pipeline import Starts, StorePipeline
 from floodmark.model.errors import ConfigError, DataError, FloodmarkError
 from floodmark.model.notes import Kind, Note, Obstacle, clause
+from floodmark.model.open_work import MEMBERSHIPS
 from floodmark.model.policies import when_too_long
 from floodmark.model.run import SyncOptions
 from floodmark.model.table import Table
@@ -33,7 +34,6 @@ from floodmark.model.warehouse import Capabilities
 from floodmark.plan.bound import Reading, Settled
 from floodmark.plan.decide import COUNT_EXACTLY_BELOW
 from floodmark.plan.overlap import (
-    MEMBERSHIPS,
     OVERLAP_SECONDS,
     because,
     overlap_seconds,
