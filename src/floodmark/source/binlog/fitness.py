@@ -7,14 +7,20 @@ it costs comparisons of whole tables, or time. docs/binlog.md has the list, with
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
-from typing import Literal
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Literal
 
+from floodmark.model.changes import LogPlace
 from floodmark.model.errors import ConfigError
 from floodmark.model.open_work import MEMBERSHIPS, Trust
 from floodmark.model.text import counted, duration, size
+from floodmark.source.binlog.dump import dump
+from floodmark.source.binlog.events import FORMAT_DESCRIPTION
+from floodmark.source.errors import translated
+from floodmark.source.open_work import now
+from floodmark.source.rows.packets import StatementRefused, lost
 from floodmark.source.server import channels
 from floodmark.source.session import Session, Version, version
 
@@ -143,8 +149,12 @@ def log_settings(session: Session) -> LogSettings:
     return LogSettings({name: value.upper() for name, value in variables.items()}, status)
 
 
-def log_facts(session: Session, trust: Trust) -> LogFacts:
-    """What the judgement needs, in a few short queries."""
+def log_facts(session: Session, trust: Trust, connect: Callable[[], Session] | None = None) -> LogFacts:
+    """What the judgement needs, in a few short queries.
+
+    `connect` opens another session, over which the beginning of the oldest file is read; without it, the right to read
+    the log and the file's age stay unknown.
+    """
     settings = log_settings(session)
     facts = LogFacts(settings, trust, version(session), session.spec.user)
     if not settings.on:
@@ -158,13 +168,33 @@ def log_facts(session: Session, trust: Trust) -> LogFacts:
             replicates = bool(channels(session))
         except ConfigError:
             replicates = None
+    readable, began = True, None
+    if connect is not None:
+        with connect() as other:
+            try:
+                began = now(session) - _begun(other)
+            except ConfigError:
+                readable = False
     return replace(
         facts,
         replicates=replicates,
+        readable=readable,
         files=len(files),
         bytes=sum(int(each["file_size"] or 0) for each in files),
+        began=began,
         rds_hours=_rds_hours(session) if facts.rds or facts.aurora else None,
     )
+
+
+def _begun(session: Session) -> float:
+    """When the oldest file was begun; ConfigError if the user may not read it. The session can't be used afterwards."""
+    try:
+        for event in dump(session, LogPlace("", 4)):  # no name: the oldest file
+            if event.kind == FORMAT_DESCRIPTION:
+                return float(event.timestamp)
+    except StatementRefused as error:
+        raise translated(error, session.spec) from error
+    raise lost()
 
 
 def _rds_hours(session: Session) -> float | None:
@@ -204,8 +234,12 @@ class Fitness:
         return tuple(found for found in self.findings if found.refused)
 
     @property
-    def noted(self) -> tuple[Finding, ...]:
-        return tuple(found for found in self.findings if not found.refused)
+    def said(self) -> tuple[Finding, ...]:
+        """What refuses it, else what is noted."""
+        return self.refused or self.findings
+
+    def as_json(self) -> dict[str, Any]:
+        return {"fit": not self.refused, "findings": [asdict(found) for found in self.findings]}
 
     def require(self) -> None:
         """Raises ConfigError if the log can't be followed."""
@@ -259,21 +293,27 @@ def _refused(facts: LogFacts, schemas: tuple[str, ...]) -> Iterator[Finding]:
         if facts.rds or facts.aurora:
             remedy = "enable automated backups on the replica, or read from its primary"
         yield Finding("replica", said, remedy)
-    elif facts.replicates is None:
-        said = f"{updates} is OFF, and the user can't see whether the server replicates from another one"
-        yield Finding("role", said, _grant(facts, "SLAVE MONITOR"))
-    rights = []
-    if not facts.readable:
-        rights.append("REPLICATION SLAVE")
-    if log.status is None:
-        rights.append("BINLOG MONITOR")
-    if not facts.readable:
-        yield Finding("dump", "the user may not read it", _grant(facts, *rights))
-    if log.status is None:
-        yield Finding("position", "the user may not see its positions and files", _grant(facts, *rights))
-    if not facts.version.mariadb and not log.gtids and not trust.sight.process:
-        said = "gtid_mode is not ON, and the user can't see the open transactions that a read would have to wait for"
-        yield Finding("open_work", said, _grant(facts, "PROCESS"))
+    hidden_work = not facts.version.mariadb and not log.gtids and not trust.sight.process
+    lacking: tuple[tuple[bool, Reason, str, str], ...] = (
+        (not facts.readable, "dump", "the user may not read it", "REPLICATION SLAVE"),
+        (log.status is None, "position", "the user may not see its positions and files", "BINLOG MONITOR"),
+        (
+            facts.replicates is None,
+            "role",
+            f"{updates} is OFF, and the user can't see whether the server replicates from another one",
+            "SLAVE MONITOR",
+        ),
+        (
+            hidden_work,
+            "open_work",
+            "gtid_mode is not ON, and the user can't see the open transactions that a read would wait for",
+            "PROCESS",
+        ),
+    )
+    rights = [right for lacks, _, _, right in lacking if lacks]
+    for lacks, reason, said, _ in lacking:
+        if lacks:
+            yield Finding(reason, said, _grant(facts, *rights))
 
 
 def _noted(facts: LogFacts, every: float) -> Iterator[Finding]:
@@ -314,6 +354,11 @@ def _hidden(schema: str, filters: Mapping[str, tuple[str, ...]]) -> bool:
 
 
 # ---------------------------------------------------------------- in words
+
+
+def verdict(log: Fitness) -> str:
+    """`could be followed; kept for 30 d; 3 files, 120.0 MB`, or `can't be followed`."""
+    return "can't be followed" if log.refused else f"could be followed; {log.kept}"
 
 
 def _kept(facts: LogFacts) -> str:
