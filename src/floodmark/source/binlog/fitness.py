@@ -41,7 +41,7 @@ Reason = Literal[
     "proxy",
     "position",  # the user may not see positions and files
     "dump",  # the user may not read the log
-    "open_work",  # without GTIDs, a read waits for open transactions, which the user can't see
+    "open_work",  # transactions that a read has to wait for, which the user can't see: only MySQL's GTIDs tell
     # Noted.
     "metadata",  # no names and no key in the log
     "row_image",
@@ -293,7 +293,7 @@ def _refused(facts: LogFacts, schemas: tuple[str, ...]) -> Iterator[Finding]:
         if facts.rds or facts.aurora:
             remedy = "enable automated backups on the replica, or read from its primary"
         yield Finding("replica", said, remedy)
-    hidden_work = not facts.version.mariadb and not log.gtids and not trust.sight.process
+    hidden_work = not trust.sight.process and (facts.version.mariadb or not log.gtids)
     lacking: tuple[tuple[bool, Reason, str, str], ...] = (
         (not facts.readable, "dump", "the user may not read it", "REPLICATION SLAVE"),
         (log.status is None, "position", "the user may not see its positions and files", "BINLOG MONITOR"),
@@ -306,7 +306,7 @@ def _refused(facts: LogFacts, schemas: tuple[str, ...]) -> Iterator[Finding]:
         (
             hidden_work,
             "open_work",
-            "gtid_mode is not ON, and the user can't see the open transactions that a read would wait for",
+            "the user can't see other connections' transactions, which a read may have to wait for",
             "PROCESS",
         ),
     )

@@ -152,14 +152,16 @@ def test_filters_that_hide_no_followed_schema_still_hide_statements_on_its_table
         assert found.reason == "filters" and "TRUNCATE or ALTER" in found.what
 
 
-def test_without_gtids_a_read_waits_for_transactions_that_the_user_must_be_able_to_see() -> None:
+def test_unless_gtids_tell_what_is_visible_the_user_must_see_open_transactions() -> None:
     anonymous = with_(MYSQL, gtid_mode="OFF_PERMISSIVE")
     assert reasons(fitness(anonymous)) == ["no_gtids"]
     assert "OFF_PERMISSIVE, ON_PERMISSIVE and ON" in remedy(fitness(anonymous))
     blind = fitness(replace(anonymous, trust=Trust(Sight(process=False))))
     assert [found.reason for found in blind.refused] == ["open_work"]
     assert "GRANT PROCESS" in remedy(blind)
-    assert not fitness(replace(MARIADB, trust=Trust(Sight(process=False)))).findings
+    # MariaDB's snapshots don't tell of an XA COMMIT that is logged and not yet done.
+    assert reasons(fitness(replace(MARIADB, trust=Trust(Sight(process=False))))) == ["open_work"]
+    assert not fitness(replace(MYSQL, trust=Trust(Sight(process=False)))).findings
 
 
 @pytest.mark.parametrize(
