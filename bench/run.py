@@ -186,8 +186,8 @@ def _compare(stage: Stage, chosen: list[str]) -> None:
     print(f"\nstored as {report.store(ROWS, stage.db.version, figures, seen)}")
 
 
-def _prepare() -> None:
-    """The peers' environment and MariaDB's JDBC driver, below bench/.venv."""
+def install_peers() -> None:
+    """The peers' environment, in bench/.venv."""
     venv, wanted = HERE / ".venv", (HERE / "requirements.txt").read_text()
     stamp = venv / "stamp"
     if not stamp.exists() or stamp.read_text() != wanted:
@@ -197,6 +197,12 @@ def _prepare() -> None:
         if subprocess.run(pip, check=False).returncode:
             sys.exit("bench: pip could not install bench/requirements.txt")
         stamp.write_text(wanted)
+
+
+def _prepare() -> None:
+    """The peers' environment, and MariaDB's JDBC driver beside it."""
+    install_peers()
+    venv = HERE / ".venv"
     if not list((venv / "java").glob("**/mariadb-java-client*.jar")):
         with tempfile.TemporaryDirectory() as folder:
             got = subprocess.run(

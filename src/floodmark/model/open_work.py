@@ -106,6 +106,13 @@ def may_still_commit(
 
 # What a server may be part of, with members that it shows nothing of.
 ClusterKind = Literal["aurora", "galera", "group_replication", "distributed", "proxy"]
+MEMBERSHIPS: dict[ClusterKind, str] = {
+    "aurora": "part of an Aurora cluster",
+    "galera": "a node of a Galera cluster",
+    "group_replication": "a member of a replication group",
+    "distributed": "part of a distributed database",
+    "proxy": "reached through a proxy",
+}
 
 # Engines all of whose work can be seen: InnoDB lists its transactions, and the others have none, so that their rows
 # are there as soon as their statement ends. Others may have transactions, or keep their rows on another server.

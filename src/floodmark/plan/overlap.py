@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from floodmark.log.fold import State
 from floodmark.model import zones as clock
 from floodmark.model.errors import DataError
-from floodmark.model.open_work import ClusterKind
+from floodmark.model.open_work import MEMBERSHIPS
 from floodmark.model.position import Position, Value
 from floodmark.model.table import Table
 from floodmark.model.text import duration
@@ -25,14 +25,6 @@ ID_OVERLAP = 10_000
 OVERLAP_SECONDS = 600.0
 # Whatever its zone, no clock that is right writes a cursor so many seconds ahead of UTC, not even while a verify runs.
 FAR_AHEAD = 2 * 86_400
-
-MEMBERSHIPS: dict[ClusterKind, str] = {
-    "aurora": "part of an Aurora cluster",
-    "galera": "a node of a Galera cluster",
-    "group_replication": "a member of a replication group",
-    "distributed": "part of a distributed database",
-    "proxy": "reached through a proxy",
-}
 
 
 # ---------------------------------------------------------------- how far back

@@ -28,7 +28,9 @@ from floodmark.model.text import counted
 from floodmark.model.warehouse import UNLIMITED
 from floodmark.setup.doctor.source import check_table
 from floodmark.source import ranges as edges
+from floodmark.source.binlog.fitness import Fitness, fitness, log_facts, verdict
 from floodmark.source.describe import discover_with_notes, list_tables, proposed_cursor
+from floodmark.source.server import trust_in
 from floodmark.source.session import Session
 
 VARIABLE = "MYSQL_PASSWORD"
@@ -68,10 +70,12 @@ class Initial:
     tables: tuple[ListedTable, ...]
     export: str | None  # the variable that needs the password; None: it is set, or none is needed
     offline: bool = False  # whether the source was not asked
+    log: Fitness | None = None  # the source's binary log; None: not asked
 
     def as_json(self) -> dict[str, Any]:
         tables = [asdict(found) for found in self.tables]
-        return {"ok": True, "path": str(self.path), "tables": tables, "export": self.export}
+        log = self.log.as_json() if self.log else None
+        return {"ok": True, "path": str(self.path), "tables": tables, "export": self.export, "binlog": log}
 
     def lines(self) -> list[str]:
         """What the user sees."""
@@ -91,8 +95,9 @@ class Initial:
             export = f"read -rs {self.export} && export {self.export}"
             steps.append(f"put the password in the environment: {export}")
         steps.append(command)
+        log = [f"Binary log: not used; it {verdict(self.log)} (see the file)"] if self.log else []
         next_steps = (f"{'Next' if not n else 'Then'}: {step}" for n, step in enumerate(steps))
-        return [f"Wrote {self.path}{what}", *next_steps]
+        return [f"Wrote {self.path}{what}", *log, *next_steps]
 
 
 def initial(path: Path, url: str | None, force: bool, offline: bool = False) -> Initial:
@@ -105,21 +110,23 @@ def initial(path: Path, url: str | None, force: bool, offline: bool = False) -> 
     given = understood(url)
     where = given.spec.socket or f"{given.spec.host}:{given.spec.port}"
     where += f"/{given.spec.database}" if given.spec.database else ""
+    tables: tuple[ListedTable, ...] = ()
+    log = None
     if offline:
-        tables: tuple[ListedTable, ...] = ()
         given = given if given.variable or given.spec.password else _with_variable(given)
     else:
-        tables = _read(given)
-    _write(path, text(given.written, tables, None if offline else f"{where}, {date.today()}"), force)
+        tables, log = _read(given)
+    _write(path, text(given.written, tables, None if offline else f"{where}, {date.today()}", log), force)
     known = given.variable is None or os.environ.get(given.variable) == given.spec.password
-    return Initial(path, where, tables, None if known else given.variable, offline)
+    return Initial(path, where, tables, None if known else given.variable, offline, log)
 
 
-def _read(given: InitialSource) -> tuple[ListedTable, ...]:
-    """The source's tables; ConfigError if it can't be reached or doesn't let us in."""
+def _read(given: InitialSource) -> tuple[tuple[ListedTable, ...], Fitness | None]:
+    """The source's tables and its binary log; ConfigError if it can't be reached or doesn't let us in."""
     try:
-        with Session(given.spec, connect_timeout=CONNECT_SECONDS, read_timeout=60, purpose="init") as session:
-            return tuple(_tables(session, given.spec.database))
+        with _session(given.spec) as session:
+            tables = tuple(_tables(session, given.spec.database))
+            return tables, _log(session, {found.table.partition(".")[0] for found in tables})
     except Interrupted:
         raise
     except FloodmarkError as error:
@@ -129,6 +136,18 @@ def _read(given: InitialSource) -> tuple[ListedTable, ...]:
             hints = [f"no password was given, and {VARIABLE} is not set: {export}"]
         hints.append("--offline writes the file without asking the source")
         raise ConfigError(f"{error.message}; nothing was written", hint="; ".join(hints)) from None
+
+
+def _session(spec: SourceSpec) -> Session:
+    return Session(spec, connect_timeout=CONNECT_SECONDS, read_timeout=60, purpose="init")
+
+
+def _log(session: Session, schemas: set[str]) -> Fitness | None:
+    """Whether the source's binary log could be followed; None if that can't be found out."""
+    try:
+        return fitness(log_facts(session, trust_in(session), lambda: _session(session.spec)), sorted(schemas))
+    except FloodmarkError:
+        return None
 
 
 # ---------------------------------------------------------------- the URL
@@ -202,7 +221,7 @@ source:
   # tls: {{mode: verify_identity, ca: ca.pem}}         # disabled | required | verify_ca | verify_identity
   # ssh: {{host: bastion.example.com, user: me}}       # through a bastion whose host key is known
   # max_connections: 8                               # the most that Spark tasks open
-
+{log}
 store:                                               # holds the Parquet files and the commit log
   url: ./lake                                        # or s3://bucket/prefix
   # region: us-east-1
@@ -243,14 +262,23 @@ _CHOICES: dict[Kind, tuple[str, str]] = {
 }
 
 
-def text(url: str, tables: Sequence[ListedTable], where: str | None) -> str:
+def text(url: str, tables: Sequence[ListedTable], where: str | None, log: Fitness | None = None) -> str:
     """The file."""
-    head = _HEAD.format(url=_scalar(url))
+    head = _HEAD.format(url=_scalar(url), log="".join(f"  # {line}\n" for line in _about(log)))
     copied = [found for found in tables if found.error is None]
     if where is None or not copied:
         schema = re.sub(r"\W.*", "", url.rpartition("/")[2]) or "shop"
         return head + _NO_TABLES.format(schema=schema)
     return head + _TABLES.format(where=where) + "".join(_entry(found) for found in tables)
+
+
+def _about(log: Fitness | None) -> Iterator[str]:
+    """The source's binary log, in comments."""
+    if log is None:
+        return
+    yield f"The binary log is not used; it {verdict(log)} (docs/binlog.md)" + (":" if log.said else "")
+    for found in log.said:
+        yield f"  ! {found.what} → {found.remedy}"
 
 
 def _entry(found: ListedTable) -> str:

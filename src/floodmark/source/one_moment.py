@@ -9,15 +9,14 @@ docs/decisions/0017-several-snapshots-of-one-moment.md has the proof for each se
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Sequence
 
-from floodmark.model.errors import ConfigError
 from floodmark.model.notes import Obstacle
 from floodmark.model.open_work import Trust
 from floodmark.model.table import Table
 from floodmark.source import sql
-from floodmark.source.session import Session, as_text, version
+from floodmark.source.binlog.fitness import LogSettings, log_settings, show_status
+from floodmark.source.session import Session, as_text
 
 # Seconds that a snapshot waits for the table's metadata lock: an ALTER goes first.
 DDL_PATIENCE = 3
@@ -47,56 +46,35 @@ def unfit(table: Table) -> Obstacle | None:
 
 def obstacle(session: Session, table: Table, trust: Trust) -> Obstacle | None:
     """Why snapshots of this table can't be proven to be of one moment on this server; None if they can."""
-    variables = session.variables(
-        "SHOW GLOBAL VARIABLES WHERE Variable_name IN ('log_bin', 'gtid_mode', 'log_slave_updates',"
-        " 'log_replica_updates', 'binlog_optimize_thread_scheduling', 'secure_timestamp')"
-    )
-    status: list[dict[str, str | None]] | None = None
-    with suppress(ConfigError):
-        status = session.records(_show_status(session))
-    upper = {name: value.upper() for name, value in variables.items()}
-    return unprovable(upper, trust, status, with_clock=bool(table.recipe.where))
+    return unprovable(log_settings(session), trust, with_clock=bool(table.recipe.where))
 
 
-def unprovable(
-    variables: Mapping[str, str],
-    trust: Trust,
-    status: Sequence[Mapping[str, str | None]] | None,
-    *,
-    with_clock: bool = False,
-) -> Obstacle | None:
+def unprovable(log: LogSettings, trust: Trust, *, with_clock: bool = False) -> Obstacle | None:
     """The same from what the server says. Pure.
 
-    `status`: of its binary log, None if the user may not see it. `with_clock`: NOW() must be the same for all.
+    `with_clock`: NOW() must be the same for all.
     """
     if trust.engine.lower() != "innodb":
         return "engine"
-    if variables.get("log_bin") != "ON":
+    if not log.on:
         return "no_binlog"
     if trust.member_of is not None:
         return "cluster"
     if not trust.sight.mariadb and trust.numbers < PROVEN:
         return "version"
-    if variables.get("binlog_optimize_thread_scheduling") == "OFF":
+    if log.variables.get("binlog_optimize_thread_scheduling") == "OFF":
         return "commit_threads"
-    if with_clock and variables.get("secure_timestamp", "NO") != "NO":
+    if with_clock and log.variables.get("secure_timestamp", "NO") != "NO":
         return "clock"
-    if status is None or not trust.sight.process:  # without it, we can't tell whether this is a replica
+    if log.status is None or not trust.sight.process:  # without it, we can't tell whether this is a replica
         return "privilege"
-    if trust.replica and variables.get("log_replica_updates", variables.get("log_slave_updates")) != "ON":
+    if trust.replica and not log.replicated:
         return "replica"
-    if not trust.sight.mariadb and variables.get("gtid_mode") != "ON":
+    if not trust.sight.mariadb and not log.gtids:
         return "no_gtids"
-    if not status:
+    if not log.status:
         return "no_binlog"
-    return "filters" if status[0].get("binlog_do_db") or status[0].get("binlog_ignore_db") else None
-
-
-def _show_status(session: Session) -> str:
-    """The statement that shows the binary log's end, and its filters."""
-    known = version(session)
-    newer = not known.mariadb and known.numbers >= (8, 2)
-    return "SHOW BINARY LOG STATUS" if newer else "SHOW MASTER STATUS"
+    return "filters" if log.filters else None
 
 
 # ---------------------------------------------------------------- the sessions that read
@@ -140,7 +118,7 @@ class MySQLProof:
 
     def __init__(self, session: Session) -> None:
         self._session = session
-        self._show = _show_status(session)
+        self._show = show_status(session)
         self._before = ""
 
     def before(self) -> bool:

@@ -13,8 +13,11 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, nullcontext
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from itertools import islice, pairwise
 from pathlib import Path
 
+from floodmark.clean.copies import RUNS
 from floodmark.config.load import Config, SourceSpec, TableOptions
 from floodmark.load.preview import LoadPreview
 from floodmark.load.preview import look as look_at_load
@@ -24,16 +27,17 @@ from floodmark.log.log import Log
 from floodmark.log.pipeline import Starts, StorePipeline
 from floodmark.model.errors import ConfigError, DataError, FloodmarkError
 from floodmark.model.notes import Kind, Note, Obstacle, clause
+from floodmark.model.open_work import MEMBERSHIPS
 from floodmark.model.policies import when_too_long
 from floodmark.model.run import SyncOptions
 from floodmark.model.table import Table
 from floodmark.model.text import counted, duration, size
+from floodmark.model.times import compact
 from floodmark.model.types import fields, quote
 from floodmark.model.warehouse import Capabilities
 from floodmark.plan.bound import Reading, Settled
 from floodmark.plan.decide import COUNT_EXACTLY_BELOW
 from floodmark.plan.overlap import (
-    MEMBERSHIPS,
     OVERLAP_SECONDS,
     because,
     overlap_seconds,
@@ -44,6 +48,7 @@ from floodmark.plan.tables import NoTable, StoredTables, said_new
 from floodmark.setup.doctor.check import Check, Section, Status, bastion, nearby, reach
 from floodmark.source import ranges as edges
 from floodmark.source import sql
+from floodmark.source.binlog.fitness import Fitness, fitness, joined, log_facts, verdict
 from floodmark.source.connections import SharedLooks
 from floodmark.source.describe import CLOCKS, Discovered, discover_with_notes
 from floodmark.source.server import ServerFacts, server_facts
@@ -61,8 +66,10 @@ PROPOSED = 2
 SMALL_PACKET = 16 << 20
 # Connections besides the tasks': for planning several tables at once, and for queries about locks and lag.
 BESIDE = 5
-_LATER = ("TLS", "version", "clock", "zones", "privileges", "role", "transactions", "limits")
+_LATER = ("TLS", "version", "clock", "zones", "privileges", "role", "transactions", "limits", "binary log")
 MOST = 100
+RECENT_DAYS = 30  # how far back the pauses between runs are looked at
+RECENT_RUNS = 1000  # as many as a store lists at once
 TABLES_SECONDS = 7.0  # after this, the remaining tables are only counted
 TARGET_SECONDS = 3.0  # for each of the warehouse's answers
 _MODES = {"upsert": "merged by key", "append": "new rows only", "full": "the whole table with every sync"}
@@ -77,9 +84,9 @@ def examine_source(config: Config, names: tuple[str, ...], file_lock: threading.
         return
     with opened[0] as session:
         try:
-            yield from check_server(
-                server_facts(session), spec, TableOptions(**config.defaults).overlap_seconds
-            )
+            server = server_facts(session)
+            yield from check_server(server, spec, TableOptions(**config.defaults).overlap_seconds)
+            yield binary_log(_fitness(session, config, server))
         except FloodmarkError as error:
             yield SECTION.failed("answer", error)
             yield from TABLES.skipped("tables", "the source does not answer")
@@ -101,10 +108,13 @@ def _way(spec: SourceSpec, opened: list[Session]) -> Iterator[Check]:
         yield from bastion(SECTION, spec.ssh, spec.host, spec.port)
     else:
         yield from reach(SECTION, spec.host, spec.port)
-    session = Session(spec, read_timeout=ANSWER_SECONDS, connect_timeout=CONNECT_SECONDS, purpose="doctor")
-    opened.append(session)
+    opened.append(_session(spec))
     database = f", database {spec.database}" if spec.database else ""
     yield SECTION.ok("log-in", f"as {spec.user}{database}")
+
+
+def _session(spec: SourceSpec) -> Session:
+    return Session(spec, read_timeout=ANSWER_SECONDS, connect_timeout=CONNECT_SECONDS, purpose="doctor")
 
 
 # ---------------------------------------------------------------- what the server says
@@ -279,6 +289,36 @@ def _connections(server: ServerFacts, spec: SourceSpec) -> Check:
     hint = f"raise the server's max_connections, or lower source.max_connections ({spec.max_connections})"
     fine = f"{free} of {most} free; the tasks of a sync use up to {spec.max_connections}"
     return SECTION.check("connections", fine, wrong if free < needed else None, hint)
+
+
+# ---------------------------------------------------------------- the binary log
+
+
+def binary_log(log: Fitness) -> Check:
+    """Whether changes could be followed by the binary log. Information: with cursors, nothing needs it."""
+    said = joined((verdict(log), *(found.what for found in log.said)))
+    hint = joined(found.remedy for found in log.said) or None
+    return Check(
+        SECTION.name, "binary log", "ok", f"not used, because cursors find the changes; {said}", hint
+    )
+
+
+def _fitness(session: Session, config: Config, server: ServerFacts) -> Fitness:
+    schemas = {name.partition(".")[0] for name in config.tables} or {config.source.database or "*"}
+    named = sorted(schema for schema in schemas if "*" not in schema and "?" not in schema)
+    facts = log_facts(session, server.trust, lambda: _session(config.source))
+    return fitness(facts, named, longest_pause(Store(config.store)))
+
+
+def longest_pause(store: Store) -> float:
+    """The longest time between two of the latest runs, in seconds; 0 if there were none."""
+    since = compact(datetime.now(UTC) - timedelta(days=RECENT_DAYS))
+    try:
+        runs = list(islice(store.list(RUNS, start_after=f"{RUNS}{since}"), RECENT_RUNS))
+    except FloodmarkError:  # its own section reports it
+        return 0.0
+    pauses = (later.modified - earlier.modified for earlier, later in pairwise(runs))
+    return max((pause.total_seconds() for pause in pauses), default=0.0)
 
 
 # ---------------------------------------------------------------- tables
