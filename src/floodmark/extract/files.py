@@ -25,7 +25,7 @@ from floodmark.model.times import stamp
 from floodmark.model.types import LONG, READ_FIELD, fields, file_schema, schema_of
 from floodmark.source.read import to_arrow
 from floodmark.source.sql import BINARY
-from floodmark.store.store import Store, file_folders
+from floodmark.store.store import Store, changed_keys, file_folders
 
 if TYPE_CHECKING:
     from floodmark.extract.task import SliceJob
@@ -169,19 +169,35 @@ def write_keys(
     kind: Literal["deletes", "where"] = "deletes",
 ) -> tuple[DataFile, ...]:
     """Writes the keys, with their MySQL weights, to the store; files that no commit names are orphans."""
-    folder = file_folders(table.name)[1] + run
-    attempt = secrets.token_hex(4)
-    files = []
-    for number, start in enumerate(range(0, keys.num_rows, KEYS_PER_FILE)):
-        some = keys.slice(start, KEYS_PER_FILE)
-        footer = Footer(table.name, log, run, claim, None, kind, number, table.fingerprint, attempt)
-        sink = pa.BufferOutputStream()
-        with writer(sink, keys.schema) as file:
-            file.write_table(some)
-            file.add_key_value_metadata(footer.metadata())
-        path = f"{folder}/{claim}-{kind}{number}-{attempt}.parquet"
-        files.append(_put(store, path, sink.getvalue(), footer, some.num_rows))
-    return tuple(files)
+    folder, attempt = file_folders(table.name)[1], secrets.token_hex(4)
+    starts = range(0, keys.num_rows, KEYS_PER_FILE)
+    footers = (
+        Footer(table.name, log, run, claim, None, kind, number, table.fingerprint, attempt)
+        for number in range(len(starts))
+    )
+    return tuple(
+        _put_keys(store, folder, keys.slice(start, KEYS_PER_FILE), footer)
+        for start, footer in zip(starts, footers, strict=True)
+    )
+
+
+def write_changed_keys(
+    store: Store, name: str, keys: Sequence[pa.RecordBatch], *, run: str, claim: int, log: str
+) -> DataFile:
+    """Writes keys of rows that the binary log says have changed, each once, for the source's log of changes."""
+    found = pa.Table.from_batches(keys)
+    found = found.group_by(found.column_names, use_threads=False).aggregate([])
+    footer = Footer(name, log, run, claim, None, "changes", 0, "", secrets.token_hex(8))
+    return _put_keys(store, changed_keys(name), found, footer)
+
+
+def _put_keys(store: Store, folder: str, keys: pa.Table, footer: Footer) -> DataFile:
+    sink = pa.BufferOutputStream()
+    with writer(sink, keys.schema) as file:
+        file.write_table(keys)
+        file.add_key_value_metadata(footer.metadata())
+    path = f"{folder}{footer.run}/{footer.claim}-{footer.kind}{footer.slice}-{footer.attempt}.parquet"
+    return _put(store, path, sink.getvalue(), footer, keys.num_rows)
 
 
 def key_table(table: Table, keys: Sequence[Key], weights: Sequence[bytes | None]) -> pa.Table:

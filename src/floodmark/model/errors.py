@@ -44,8 +44,8 @@ class FloodmarkError(Exception):
         self.table = table
 
     def of(self, table: str) -> FloodmarkError:
-        """The same error with a table attached, unless it already names one."""
-        if self.table is None:
+        """The same error with a table attached, unless it already names one; "" is none."""
+        if self.table is None and table:
             self.table = table
         return self
 

@@ -29,7 +29,6 @@ from typing import Any, Generic, Protocol, TypeVar, cast
 from floodmark.config.load import SourceSpec, Ssh, StoreSpec, Tls
 from floodmark.host.temp import scratch
 from floodmark.model.errors import ConfigError, FloodmarkError
-from floodmark.model.table import Table
 from floodmark.spark.reports import Address, Teller
 
 # Modules that slices need, by name, since this module must not depend on them. A worker imports them before
@@ -66,6 +65,13 @@ class Relay:
         return link
 
 
+class Named(Protocol):
+    """What a job is about, for messages; the name may be empty."""
+
+    @property
+    def name(self) -> str: ...
+
+
 class Job(Protocol[R_co]):
     """One task and everything it needs. A dataclass that is pickled, and never shown anywhere."""
 
@@ -73,7 +79,7 @@ class Job(Protocol[R_co]):
     def source(self) -> SourceSpec: ...
 
     @property
-    def table(self) -> Table: ...
+    def table(self) -> Named: ...
 
     def title(self, of: int) -> str:
         """Its name in Spark's UI, as one of `of`."""
@@ -146,7 +152,7 @@ def attempt(
         return error.of(job.table.name)
     except Exception as error:
         traceback.print_exc()  # a worker's stderr goes to Spark's log
-        return FloodmarkError(f"{type(error).__name__}: {error}", table=job.table.name)
+        return FloodmarkError(f"{type(error).__name__}: {error}", table=job.table.name or None)
 
 
 def preload() -> None:

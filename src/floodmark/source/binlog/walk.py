@@ -65,6 +65,7 @@ class Stretch:
     torn: tuple[str, ...] = ()  # files that end as no server ends them that was not killed
     first_commit: float | None = None
     anything: tuple[str, ...] = ()  # statements that may have changed any table: their first words
+    created: tuple[tuple[str, int], ...] = ()  # files, and when they were begun
 
 
 class _Found:
@@ -83,11 +84,10 @@ class _Found:
         self.files: list[str] = []
 
     def changes(self) -> TableChanges:
+        inserts, updates, deletes, size = self.counts
+        statements = tuple(self.statements)[:NAMED]
         return TableChanges(
-            *self.counts,
-            statements=tuple(self.statements)[:NAMED],
-            reconcile=tuple(self.reconcile),
-            files=tuple(self.files),
+            inserts, updates, deletes, size, statements, tuple(self.reconcile), tuple(self.files)
         )
 
     def add(self, other: _Found) -> None:
@@ -134,7 +134,7 @@ class _Under:
 
 
 class Walk:
-    """A walk from `start` to `end`, or to the end of the file. Give it the events of a dump, and of further ones while not `over`."""
+    """A walk from `start` to `end`. Give it the events of a dump, and of further ones while it isn't `over`."""
 
     def __init__(
         self,
@@ -144,19 +144,21 @@ class Walk:
         write: Write,
         *,
         before: str | None = None,
-        whole_file: bool = False,
         also: Callable[[str], bool] = lambda name: False,
+        within: tuple[float, float] = (-math.inf, math.inf),
         most: int = HELD,
     ) -> None:
         """`described`: the tables to listen for; without a description their rows are only counted, as for those that
-        `also` accepts. `before`: the GTIDs that earlier reads have taken. `whole_file`: the file ends the walk, too.
+        `also` accepts. `before`: the GTIDs that earlier reads have taken. `within`: the moments at which the transactions to
+        take were committed.
         """
         self.start, self.end = start, end
         self.place = start  # where another dump would go on
         self.over = False
         self.bytes = 0
+        self.created: dict[str, int] = {}  # by file, as its Format_description says
         self._described, self._also, self._write, self._most = described, also, write, most
-        self._whole_file = whole_file
+        self._within = within
         self._followed = Followed(described)
         self._visible = None if end.visible is None else GtidSet.parse(end.visible)
         self._before = None if not before or end.visible is None else GtidSet.parse(before)
@@ -182,22 +184,30 @@ class Walk:
 
     # ---------------------------------------------------------------- events
 
-    def follow(self, events: Iterable[Event], skip: set[int] | None = None) -> None:
-        """Takes events until the walk is over, or there are no more. `skip` gets the ids of tables whose rows nobody needs."""
+    def follow(
+        self,
+        events: Iterable[Event],
+        skip: set[int] | None = None,
+        told: Callable[[int], None] = lambda size: None,
+    ) -> None:
+        """Takes events until the walk is over, or there are no more.
+
+        `skip` gets the ids of tables whose rows nobody needs, `told` the bytes that are done.
+        """
         self._skip = skip if skip is not None else set()
         self._under = None  # a dump begins between transactions
         if self.place.position >= self._limit:
             self.over = True
         for event in () if self.over else events:
-            if event.size:
-                if event.place >= self._limit:
-                    self.over = True
-                    break
-                self._at = event.place
+            if event.size and event.place >= self._limit:
+                self.over = True
+                break
             self._take(event)
             if event.size:
                 self._events += 1
-                self.bytes += event.size
+                if not self._events & 0xFF:
+                    told(self.bytes)
+                self.bytes += event.place + event.size - self._at  # with those that the stream has skipped
                 self._last = event.kind
                 self._at = event.place + event.size
             if self._under is None and not self.over:
@@ -233,7 +243,7 @@ class Walk:
             self._rotate(event)
         elif kind == log.FORMAT_DESCRIPTION:
             self._maps.clear()
-            self._skip.clear()
+            self.created[self._file] = event.timestamp
         elif kind == log.INCIDENT:
             self._reconcile["lost"] = None
         elif kind in _LOADS:
@@ -253,21 +263,21 @@ class Walk:
             self._torn.append(self._file)
         self._under, self._last = None, 0
         self._maps.clear()
-        self._skip.clear()
         self._file, self._at = following
         self._limit = self._limit_in(self._file)
         self.place = following
-        self.over = self._whole_file or self._at >= self._limit
+        self.over = self._at >= self._limit
 
     # ---------------------------------------------------------------- transactions
 
     def _begin(self, event: Event) -> None:
         gtid = log.gtid(event)
-        under = self._under = _Under(LogPlace(self._file, self._at), gtid)
+        under = self._under = _Under(LogPlace(self._file, event.place), gtid)
         if event.kind == log.MARIADB_GTID:
             under.single = gtid.standalone
             if gtid.prepared:
                 under.xid, under.group = gtid.prepared, {}
+        under.taken = self._within[0] <= (gtid.commit or event.timestamp) <= self._within[1]
         if gtid.text:
             self._gtids.add(gtid.text)
             if self._before is not None and self._before.contains(gtid.text):
@@ -482,6 +492,7 @@ class Walk:
             torn=tuple(self._torn),
             first_commit=self._first,
             anything=tuple(self._anything),
+            created=tuple(self.created.items()),
         )
 
 

@@ -333,7 +333,7 @@ def test_a_walk_crosses_into_the_next_file() -> None:
 
 
 def test_a_walk_of_one_file_ends_with_it() -> None:
-    walk = Walk(START, LogEnd(LogPlace("binlog.000003", 4)), TABLES, lambda *_: "", whole_file=True)
+    walk = Walk(START, LogEnd(LogPlace("binlog.000002", 4)), TABLES, lambda *_: "")
     walk.follow(
         placed(transaction(1), rotate("binlog.000002"), rotate("binlog.000002", True), transaction(2))
     )

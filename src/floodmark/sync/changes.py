@@ -1,0 +1,284 @@
+"""One read of the source's binary log: from where the source's log of changes ends to what a SELECT can see now.
+
+Short stretches are read here, long ones as Spark tasks, one for each file; then one commit says what they found. The log
+is claimed once there is something to write. A run that is stopped leaves files that no commit names, at worst.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from itertools import pairwise
+
+from floodmark.extract.changes import LogJob, LogRead
+from floodmark.log import source_log
+from floodmark.log.claim import HeldTable
+from floodmark.log.fold import State
+from floodmark.model.changes import (
+    FollowedChanges,
+    KeyDescription,
+    LogEnd,
+    LogIdentity,
+    LogPlace,
+)
+from floodmark.model.commit import DataFile
+from floodmark.model.errors import DataError, FloodmarkError
+from floodmark.model.events import Underway
+from floodmark.model.table import Table
+from floodmark.model.times import parse_moment
+from floodmark.services import Services
+from floodmark.source.binlog.dump import LogEvents
+from floodmark.source.binlog.end import (
+    FIRST,
+    LogFile,
+    LogGone,
+    file_of,
+    log_end,
+    log_files,
+    log_identity,
+)
+from floodmark.source.binlog.fitness import fitness, log_facts
+from floodmark.source.binlog.walk import joined
+from floodmark.source.describe import Unseen, discover
+from floodmark.source.session import Session
+
+# Bytes of the log that the driver reads itself: Spark takes longer to start.
+SHORT = 16 << 20
+# A read that has found nothing is committed once so many bytes or seconds lie behind the last commit.
+QUIET_BYTES, QUIET_SECONDS = 64 << 20, 600.0
+# What the log of changes is called in progress.
+LOG = "binary log"
+
+
+class Overtaken(Exception):
+    """Another run has read the log meanwhile."""
+
+
+def follow_log(services: Services, names: Sequence[str]) -> State:
+    """Reads what is new in the binary log for these tables, all that are followed, and commits it.
+
+    Returns the state of the source's log of changes, by which each table knows what it has not followed yet.
+    """
+    held = source_log.source_log(services.store, services.run)
+    try:
+        while True:
+            try:
+                return _Follow(services, held, names).go()
+            except Overtaken:
+                held.release()
+    finally:
+        held.release()
+
+
+def described(table: Table) -> KeyDescription:
+    """What a table's row events are decoded by."""
+    columns = table.source.layout or tuple((column.name, column.type) for column in table.columns)
+    return KeyDescription(table.name, columns, tuple(table.column(name) for name in table.key))
+
+
+def stretches(files: Sequence[LogFile], begin: LogPlace, end: LogEnd) -> tuple[tuple[LogPlace, LogEnd], ...]:
+    """The stretches to read side by side: one for each file. LogGone if the first one is gone."""
+    places = [LogPlace(file.name, FIRST) for file in files]
+    between = [place for place in places if begin.number < place.number <= end.place.number]
+    if not any(place.file == begin.file for place in places):
+        raise LogGone(
+            f"the source's log has no file {begin.file} any more: it was purged or reset",
+            hint="keep the log for longer than the time between two syncs (binlog_expire_logs_seconds)",
+        )
+    edges = [begin, *(place for place in between if place != end.place), end.place]
+    return tuple((a, replace(end, place=b)) for a, b in pairwise(edges))
+
+
+def size_of(files: Sequence[LogFile], begin: LogPlace, end: LogPlace) -> int:
+    """The bytes of the log between two places."""
+    sizes = {LogPlace(file.name, 0).number[0]: file.size for file in files}
+    first, last = begin.number[0], end.number[0]
+    whole = sum(size for number, size in sizes.items() if first <= number < last)
+    return whole + end.position - begin.position
+
+
+@dataclass(frozen=True)
+class Now:
+    """The source's log as it is now."""
+
+    identity: LogIdentity
+    end: LogEnd
+    files: tuple[LogFile, ...]
+    sync_binlog: int
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a read has found."""
+
+    followed: FollowedChanges
+    created: Mapping[str, int]  # when files were begun
+    files: tuple[DataFile, ...] = ()
+
+
+class _Follow:
+    """One attempt, on the state of the source's log at its beginning."""
+
+    def __init__(self, services: Services, held: HeldTable, names: Sequence[str]) -> None:
+        self.services, self.held, self.names = services, held, names
+        self.state = source_log.read(held)
+        self.began = time.monotonic()
+
+    def go(self) -> State:
+        source = self.state.source
+        with self.services.session("changes") as session:
+            now = self._now(session)
+        if source is None:
+            self._claim()
+            begin = now.end, self._begun_by(now)
+            return source_log.listen(self.held, self._described(self.names), begin=begin)
+        found = self._read(now)
+        again = [
+            name for name, one in found.followed.tables.items() if one.statements or "ddl" in one.reconcile
+        ]
+        new = [name for name in self.names if name not in source.tables]
+        left = [name for name in source.tables if name not in self.names]
+        if not (new or left) and self._quiet(found.followed):
+            return self.state
+        self._claim()
+        descriptions = self._described([*new, *(name for name in again if name not in left)])
+        return source_log.append(
+            self.held,
+            found.followed,
+            now.end,
+            replace(now.identity, created=found.created.get(found.followed.next_start.file, 0)),
+            files=found.files,
+            described=descriptions,
+            left=left,
+            seconds=time.monotonic() - self.began,
+        )
+
+    def _now(self, session: Session) -> Now:
+        trust = self.services.looks(session).trust(session)
+        facts = log_facts(session, trust)
+        fitness(facts, {name.partition(".")[0] for name in self.names}).require()
+        source, identity = self.state.source, log_identity(session)
+        known = source is not None and source.identity.server == identity.server
+        end = log_end(session, before=source.end if source is not None and known else None)
+        synced = int(facts.settings.variables.get("sync_binlog") or 1)
+        return Now(identity, end, log_files(session), synced)
+
+    def _claim(self) -> int:
+        """Claims the log as we read it, and returns the number of the claim; raises Overtaken."""
+        if self.held.lease is None:
+            before = self.state.digest
+            if not source_log.hold(self.held, lambda state: state.digest == before):
+                raise Overtaken
+        claim = self.held.state.claim
+        assert claim is not None
+        return claim.n
+
+    def _quiet(self, followed: FollowedChanges) -> bool:
+        """Whether a read has found nothing that must be committed now."""
+        source = self.state.source
+        assert source is not None and self.state.updated_at is not None
+        if followed.tables or followed.reconcile or followed.prepared != tuple(x.xa for x in source.prepared):
+            return False
+        age = (datetime.now(UTC) - parse_moment(self.state.updated_at)).total_seconds()
+        return followed.next_start == source.next_start or (
+            followed.bytes < QUIET_BYTES and 0 <= age < QUIET_SECONDS
+        )
+
+    # ---------------------------------------------------------------- reading
+
+    def _read(self, now: Now) -> Found:
+        """What lies between the last read and the present end; if the log doesn't have it any more, that it is lost."""
+        source = self.state.source
+        assert source is not None
+        begin, before = source.next_start, source.end
+        if source.identity.server != now.identity.server:
+            begin = self._elsewhere(before)
+        try:
+            reads = self._read_between(now, begin, before)
+        except LogGone:
+            reads = None
+        created = dict(pair for read in reads or () for pair in read.stretch.created)
+        known = source.identity.created if begin == source.next_start else 0
+        if reads is None or (known and created.get(begin.file, known) != known):
+            lost = FollowedChanges(now.end.place, now.end.place, reconcile=("lost",))
+            return Found(lost, {now.end.place.file: self._begun_by(now).created})
+        if not reads:
+            prepared = tuple(each.xa for each in source.prepared)
+            return Found(FollowedChanges(begin, begin, prepared=prepared), {begin.file: known})
+        followed = joined(
+            [read.stretch for read in reads],
+            now.end,
+            before=before,
+            prepared=[each.xa for each in source.prepared],
+            sync_binlog=now.sync_binlog,
+        )
+        return Found(followed, created, tuple(file for read in reads for file in read.files))
+
+    def _elsewhere(self, before: LogEnd) -> LogPlace:
+        """Where to go on at another server than the one that was read last."""
+        if before.gtid is None:
+            raise DataError(
+                "source.url leads to another server than before, and without GTIDs its binary log can't be continued",
+                hint="if that is intended: floodmark watermark accept, which compares all tables",
+            )
+        with self.services.session("changes") as session:
+            return file_of(session, before.gtid)
+
+    def _read_between(self, now: Now, begin: LogPlace, before: LogEnd) -> list[LogRead]:
+        """The stretches between two places, in their order."""
+        services, spec = self.services, self.services.config
+        parts = stretches(now.files, begin, now.end)
+        if size_of(now.files, begin, now.end.place) <= SHORT:
+            parts = ((begin, now.end),) if begin.number < now.end.place.number else ()
+        else:
+            self._claim()  # tasks write by themselves
+        source = self.state.source
+        listened = source_log.descriptions(self.held.log, self.state, tuple(source.tables if source else ()))
+        jobs = [
+            LogJob(
+                spec.source, spec.store, number, start, upto, listened, services.run, self.held.state.n,
+                self.state.log, now.identity.server, before.visible,
+            )
+            for number, (start, upto) in enumerate(parts)
+        ]  # fmt: skip
+        if len(jobs) <= 1 and self.held.lease is None:
+            return [job.read(self._session, self._told, self._claim) for job in jobs]
+        with closing(services.submit(jobs, LOG, self._told)) as results:
+            return sorted(results, key=lambda read: read.number)
+
+    def _told(self, size: int) -> None:
+        self.services.emit(Underway("", "extract", size))
+
+    @contextmanager
+    def _session(self) -> Iterator[Session]:
+        """A connection for a dump, which Ctrl-C ends."""
+        with self.services.throttle.sessions("changes", 1) as [session]:
+            yield session
+
+    def _begun_by(self, now: Now) -> LogIdentity:
+        """The log's identity at its present end."""
+        file = now.end.place.file
+        events = LogEvents(self._session, LogPlace(file, FIRST), LogPlace(file, FIRST + 1))
+        for _ in events:
+            pass
+        return replace(now.identity, created=events.created)
+
+    # ---------------------------------------------------------------- tables
+
+    def _described(self, names: Sequence[str]) -> list[KeyDescription]:
+        """How the tables' row events are decoded from now on; without those that are gone."""
+        config, found = self.services.config, []
+        for name in names:
+            with self.services.session("changes") as session:
+                try:
+                    found.append(
+                        described(discover(session, name, config.options(name), config.source.database))
+                    )
+                except Unseen:
+                    continue
+                except FloodmarkError as error:
+                    raise error.of(name) from None
+        return found
