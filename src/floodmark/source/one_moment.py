@@ -17,7 +17,8 @@ from floodmark.model.notes import Obstacle
 from floodmark.model.open_work import Trust
 from floodmark.model.table import Table
 from floodmark.source import sql
-from floodmark.source.session import Session, as_text, version
+from floodmark.source.binlog.end import logged_place, show_status, snapshot_place
+from floodmark.source.session import Session
 
 # Seconds that a snapshot waits for the table's metadata lock: an ALTER goes first.
 DDL_PATIENCE = 3
@@ -53,7 +54,7 @@ def obstacle(session: Session, table: Table, trust: Trust) -> Obstacle | None:
     )
     status: list[dict[str, str | None]] | None = None
     with suppress(ConfigError):
-        status = session.records(_show_status(session))
+        status = session.records(show_status(session))
     upper = {name: value.upper() for name, value in variables.items()}
     return unprovable(upper, trust, status, with_clock=bool(table.recipe.where))
 
@@ -90,13 +91,6 @@ def unprovable(
     if not status:
         return "no_binlog"
     return "filters" if status[0].get("binlog_do_db") or status[0].get("binlog_ignore_db") else None
-
-
-def _show_status(session: Session) -> str:
-    """The statement that shows the binary log's end, and its filters."""
-    known = version(session)
-    newer = not known.mariadb and known.numbers >= (8, 2)
-    return "SHOW BINARY LOG STATUS" if newer else "SHOW MASTER STATUS"
 
 
 # ---------------------------------------------------------------- the sessions that read
@@ -140,7 +134,6 @@ class MySQLProof:
 
     def __init__(self, session: Session) -> None:
         self._session = session
-        self._show = _show_status(session)
         self._before = ""
 
     def before(self) -> bool:
@@ -156,9 +149,7 @@ class MySQLProof:
         return same_end(self._before, self._end())
 
     def _end(self) -> str:
-        for file, position, *_ in self._session.rows(self._show):
-            return f"{as_text(file)}:{as_text(position)}"
-        return ""  # the log was closed
+        return str(logged_place(self._session) or "")  # the log may have been closed
 
 
 class MariaDBProof:
@@ -187,9 +178,7 @@ class MariaDBProof:
 
     def _place(self) -> str:
         """The exact place of the session's snapshot in the log: everything visible is before it."""
-        found = self._session.variables("SHOW STATUS LIKE 'binlog_snapshot_%'")
-        file, position = found.get("binlog_snapshot_file"), found.get("binlog_snapshot_position")
-        return f"{file}:{position}" if file and position else ""
+        return str(snapshot_place(self._session) or "")
 
     def _prepared(self) -> bool:
         return bool(self._session.rows("XA RECOVER"))
