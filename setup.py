@@ -19,7 +19,7 @@ COMPILED = [
         py_limited_api=True,
         define_macros=[("Py_LIMITED_API", hex(OLDEST))],
     )
-    for name in ("floodmark.source.rows.decoder_fast", "floodmark.model.row_hash_fast")
+    for name in ("floodmark.source.rows.decoder_fast", "floodmark.model.row_hash_fast", "floodmark.source.binlog.keys_fast")
 ]
 
 if os.environ.get("FLOODMARK_WHEEL") == "pure":

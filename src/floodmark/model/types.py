@@ -119,7 +119,7 @@ def fields(table: Table) -> tuple[Field, ...]:
         return marked(name) if name.lower() in source else name
 
     for column in table.columns:
-        field = _field(column)
+        field = field_of(column)
         if column.name in table.key:
             field = replace(field, select=member_text(column) or field.select)
         found.append(field)
@@ -169,7 +169,7 @@ def is_moment(field: Field) -> bool:
     return bool(pa.types.is_date32(field.arrow) or pa.types.is_timestamp(field.arrow))
 
 
-def _field(column: Column) -> Field:
+def field_of(column: Column) -> Field:
     name, kind = quote(column.name), column.data_type
 
     def plain(arrow: pa.DataType, select: str = name, **more: Any) -> Field:
