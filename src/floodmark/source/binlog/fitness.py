@@ -17,6 +17,7 @@ from floodmark.model.errors import ConfigError
 from floodmark.model.open_work import MEMBERSHIPS, Trust
 from floodmark.model.text import counted, duration, size
 from floodmark.source.binlog.dump import dump
+from floodmark.source.binlog.end import show_status
 from floodmark.source.binlog.events import FORMAT_DESCRIPTION
 from floodmark.source.errors import translated
 from floodmark.source.open_work import now
@@ -130,13 +131,6 @@ _SETTINGS = (
     "binlog_optimize_thread_scheduling", "binlog_row_image", "binlog_row_metadata", "expire_logs_days", "gtid_mode",
     "log_bin", "log_replica_updates", "log_slave_updates", "max_binlog_total_size", "secure_timestamp", "sync_binlog",
 )  # fmt: skip
-
-
-def show_status(session: Session) -> str:
-    """The statement that shows the binary log's end, and its filters."""
-    known = version(session)
-    newer = not known.mariadb and known.numbers >= (8, 2)
-    return "SHOW BINARY LOG STATUS" if newer else "SHOW MASTER STATUS"
 
 
 def log_settings(session: Session) -> LogSettings:
