@@ -528,7 +528,7 @@ class _Cells:
             seconds, micros = _little(cells).view(np.int64), np.zeros(len(cells), np.int64)
         else:
             seconds, micros = _big(cells[:, :4]).view(np.int64), _fraction(cells[:, 4:], self._meta)
-        return self._moments(seconds, micros, (seconds == 0) | (micros > 999_999))
+        return self._moments(seconds, micros, (seconds | micros == 0) | (micros > 999_999))
 
     def _moments(self, seconds: Numbers, micros: Numbers, bad: Numbers) -> _Values:
         found = np.where(bad, 0, seconds * 1_000_000 + micros)
