@@ -82,7 +82,10 @@ def append(
     left: Collection[str] = (),
     seconds: float = 0.0,
 ) -> State:
-    """Commits what one read of the binary log found, and publishes it soon."""
+    """Commits what one read of the binary log found, and publishes it soon.
+
+    The key files must have been written since our claim: others may be taken for orphans.
+    """
     commit = held.draft(
         Changes,
         followed=with_late_tables(held.state.source, followed),

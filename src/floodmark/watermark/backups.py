@@ -19,7 +19,7 @@ from floodmark.log import copies, pipeline
 from floodmark.log.copies import daily_paths
 from floodmark.log.document import Copy, Flaw, commit_numbers, commit_path, daily_path, primary_path, sessions
 from floodmark.log.fold import State
-from floodmark.log.log import Log, tables
+from floodmark.log.log import Log, logs
 from floodmark.log.recovery import records, recoveries
 from floodmark.model.errors import FloodmarkError, VerificationError, exit_code
 from floodmark.model.results import (
@@ -143,7 +143,7 @@ class Loss:
 def watermark_drill(config: Config, names: Sequence[str] = (), *, all_tables: bool = False) -> DrillResult:
     """Tries each loss for each table; `ok` means that everything could be recovered. Changes nothing."""
     store = Store(config.store)
-    chosen = tables(store) if all_tables else [full_name(config, store, name) for name in names]
+    chosen = logs(store) if all_tables else [full_name(config, store, name) for name in names]
     found = tuple(_table(config, store, name) for name in chosen)
     codes = [t.error.code if t.error else VerificationError.code for t in found if not t.ok]
     return DrillResult(ok=not codes, exit_code=exit_code(codes), tables=found)
