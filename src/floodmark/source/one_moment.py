@@ -15,8 +15,9 @@ from floodmark.model.notes import Obstacle
 from floodmark.model.open_work import Trust
 from floodmark.model.table import Table
 from floodmark.source import sql
-from floodmark.source.binlog.fitness import LogSettings, log_settings, show_status
-from floodmark.source.session import Session, as_text
+from floodmark.source.binlog.end import logged_place, snapshot_place
+from floodmark.source.binlog.fitness import LogSettings, log_settings
+from floodmark.source.session import Session
 
 # Seconds that a snapshot waits for the table's metadata lock: an ALTER goes first.
 DDL_PATIENCE = 3
@@ -118,7 +119,6 @@ class MySQLProof:
 
     def __init__(self, session: Session) -> None:
         self._session = session
-        self._show = show_status(session)
         self._before = ""
 
     def before(self) -> bool:
@@ -134,9 +134,7 @@ class MySQLProof:
         return same_end(self._before, self._end())
 
     def _end(self) -> str:
-        for file, position, *_ in self._session.rows(self._show):
-            return f"{as_text(file)}:{as_text(position)}"
-        return ""  # the log was closed
+        return str(logged_place(self._session) or "")  # the log may have been closed
 
 
 class MariaDBProof:
@@ -165,9 +163,7 @@ class MariaDBProof:
 
     def _place(self) -> str:
         """The exact place of the session's snapshot in the log: everything visible is before it."""
-        found = self._session.variables("SHOW STATUS LIKE 'binlog_snapshot_%'")
-        file, position = found.get("binlog_snapshot_file"), found.get("binlog_snapshot_position")
-        return f"{file}:{position}" if file and position else ""
+        return str(snapshot_place(self._session) or "")
 
     def _prepared(self) -> bool:
         return bool(self._session.rows("XA RECOVER"))
