@@ -48,8 +48,8 @@ _LIVE_DOES = (
 def doctor(settings: Settings, tables: tuple[str, ...], start_spark: bool, live: bool) -> int:
     """Check everything a sync needs, and say what to fix.
 
-    The configuration; names, ports, tunnels and TLS; MySQL's privileges, clock, limits and role; each table's
-    key, cursor and index, and what would refuse its next sync; permissions and conditional writes in the store;
+    The configuration; names, ports, tunnels and TLS; MySQL's privileges, clock, limits, role and binary log; each
+    table's key, cursor and index, and what would refuse its next sync; permissions and conditional writes in the store;
     permissions in the warehouse; Java, Spark, memory, packages. Changes nothing, except for a probe object in the store, which it removes, and its
     result, which it leaves there for the dashboard (status/doctor.json) if the store is in use. Takes seconds, at most 15 if nothing answers. Exit code 2 if a check fails; warnings alone exit 0.
 

@@ -38,10 +38,13 @@ def logged(request: pytest.FixtureRequest) -> Iterator[DatabaseServer]:
 
 def judged(server: DatabaseServer, *schemas: str, grants: tuple[str, ...] | None = None) -> Fitness:
     """The judgement, for root or for a user with these grants only."""
-    user = None
     if grants is not None:
-        user = "limited"
-        server.create_user(user, "limited-pw", *grants)
+        server.create_user("limited", "limited-pw", *grants)
+    return judged_by(server, None if grants is None else "limited", *schemas)
+
+
+def judged_by(server: DatabaseServer, user: str | None, *schemas: str) -> Fitness:
+    """The judgement for a user that is there, or root."""
     spec = source_from(server.url(None, user, "limited-pw" if user else None))
     with Session(spec) as session:
         return fitness(log_facts(session, trust_in(session), lambda: Session(spec)), schemas)
@@ -111,10 +114,7 @@ def test_each_missing_privilege_is_named_and_the_statement_grants_what_is_missin
         [remedy] = {found.remedy for found in log.findings}
         statement, _, _ = remedy.partition(" TO ")
         logged.execute(f"{statement} TO limited@'%'")
-        spec = source_from(logged.url(None, "limited", "limited-pw"))
-        with Session(spec) as session:
-            facts = log_facts(session, trust_in(session), lambda spec=spec: Session(spec))
-            assert not fitness(facts).refused
+        assert not judged_by(logged, "limited").refused
 
 
 @pytest.mark.mysql_only

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import threading
 import time
@@ -46,6 +47,7 @@ from floodmark.setup.doctor.spark import (
     java,
     secrecy,
 )
+from floodmark.source.binlog.fitness import Finding, Fitness
 from floodmark.source.describe import Discovered
 from floodmark.source.server import LongestTransaction, Replication, ServerFacts, in_newer_words, replication
 from floodmark.spark.jvm import settings
@@ -95,6 +97,29 @@ def test_sessions_in_other_zones_are_a_warning_and_hidden_ones_are_assumed() -> 
     assert (zones(None).status, zones(()).status, zones(("+00:00",)).status) == ("ok", "ok", "warning")
     assert "are assumed to be in SYSTEM (CET)" in zones(None).detail
     assert "+00:00" in zones(("+00:00",)).detail and "cursor_timezone" in (zones(("+00:00",)).hint or "")
+
+
+def test_the_binary_log_is_information_whatever_is_wrong_with_it() -> None:
+    unfit = Finding("no_binlog", "it is off (log_bin)", "set log_bin")
+    noted = Finding("sync_binlog", "sync_binlog is 0", "set it to 1")
+    refused = source.binary_log(Fitness((unfit, noted), ""))
+    assert (refused.status, refused.hint) == ("ok", "set log_bin"), "first what keeps it from being followed"
+    assert refused.detail.endswith("can't be followed; it is off (log_bin)")
+    fit = source.binary_log(Fitness((noted,), "kept for 30 d"))
+    assert (fit.status, fit.hint) == ("ok", "set it to 1")
+    assert fit.detail.endswith("could be followed; kept for 30 d; sync_binlog is 0")
+    assert source.binary_log(Fitness((), "kept for 30 d")).hint is None
+
+
+def test_the_longest_pause_is_between_two_recent_runs(tmp_path: Path) -> None:
+    store = Store(StoreSpec(url=str(tmp_path / "lake")))
+    assert source.longest_pause(store) == 0
+    now = time.time()
+    for name, ago in (("a", 40), ("b", 10), ("c", 3), ("d", 1)):
+        run = f"runs/{time.strftime('%Y%m%d_%H%M%S', time.gmtime(now - ago * 86400))}_{name}.json"
+        store.put(run, b"{}")
+        os.utime(tmp_path / "lake" / run, (now - ago * 86400,) * 2)
+    assert source.longest_pause(store) == pytest.approx(7 * 86400, abs=2), "those of the last 30 days"
 
 
 def test_encryption_is_judged_by_the_network_path() -> None:

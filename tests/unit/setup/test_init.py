@@ -9,6 +9,7 @@ import pytest
 from floodmark.config.load import load
 from floodmark.model.errors import ConfigError
 from floodmark.setup.init import EXAMPLE, ListedTable, initial, text, understood
+from floodmark.source.binlog.fitness import Finding, Fitness
 
 
 @pytest.fixture(autouse=True)
@@ -89,3 +90,19 @@ def test_the_file_can_be_read_whatever_the_tables_are_called(
 def test_a_missing_folder_is_reported(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="can't be written: No such file"):
         initial(tmp_path / "nowhere" / "floodmark.yaml", None, force=False)
+
+
+def test_the_file_says_what_the_binary_log_lacks_in_comments(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MYSQL_PASSWORD", "x")
+    log = Fitness((Finding("no_binlog", "it is off (log_bin)", "set log_bin"),), "")
+    file = tmp_path / "floodmark.yaml"
+    file.write_text(text(EXAMPLE, (), None, log))
+    load(file)
+    assert "  # The binary log is not used; it can't be followed (docs/binlog.md):\n" in file.read_text()
+    assert "  #   ! it is off (log_bin) → set log_bin\n" in file.read_text()
+    assert "could be followed; kept for 30 d (docs/binlog.md)\n" in text(
+        EXAMPLE, (), None, Fitness((), "kept for 30 d")
+    )
+    assert "binary log" not in text(EXAMPLE, (), None)

@@ -17,11 +17,11 @@ from floodmark.model.errors import ConfigError
 from floodmark.model.open_work import MEMBERSHIPS, Trust
 from floodmark.model.text import counted, duration, size
 from floodmark.source.binlog.dump import dump
-from floodmark.source.binlog.end import show_status
+from floodmark.source.binlog.end import FIRST, LogFile, log_files, show_status
 from floodmark.source.binlog.events import FORMAT_DESCRIPTION
 from floodmark.source.errors import translated
 from floodmark.source.open_work import now
-from floodmark.source.rows.packets import StatementRefused, lost
+from floodmark.source.rows.packets import MySQLError, lost
 from floodmark.source.server import channels
 from floodmark.source.session import Session, Version, version
 
@@ -153,9 +153,9 @@ def log_facts(session: Session, trust: Trust, connect: Callable[[], Session] | N
     facts = LogFacts(settings, trust, version(session), session.spec.user)
     if not settings.on:
         return facts
-    files: list[dict[str, str | None]] = []
-    with suppress(ConfigError):
-        files = session.records("SHOW BINARY LOGS")
+    files: tuple[LogFile, ...] = ()
+    with suppress(ConfigError):  # no privilege
+        files = log_files(session)
     replicates: bool | None = False
     if not settings.replicated:
         try:
@@ -174,7 +174,7 @@ def log_facts(session: Session, trust: Trust, connect: Callable[[], Session] | N
         replicates=replicates,
         readable=readable,
         files=len(files),
-        bytes=sum(int(each["file_size"] or 0) for each in files),
+        bytes=sum(file.size for file in files),
         began=began,
         rds_hours=_rds_hours(session) if facts.rds or facts.aurora else None,
     )
@@ -183,10 +183,10 @@ def log_facts(session: Session, trust: Trust, connect: Callable[[], Session] | N
 def _begun(session: Session) -> float:
     """When the oldest file was begun; ConfigError if the user may not read it. The session can't be used afterwards."""
     try:
-        for event in dump(session, LogPlace("", 4)):  # no name: the oldest file
+        for event in dump(session, LogPlace("", FIRST)):  # no name: the oldest file
             if event.kind == FORMAT_DESCRIPTION:
                 return float(event.timestamp)
-    except StatementRefused as error:
+    except MySQLError as error:
         raise translated(error, session.spec) from error
     raise lost()
 
