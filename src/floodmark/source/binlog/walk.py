@@ -146,7 +146,7 @@ class Walk:
         before: str | None = None,
         also: Callable[[str], bool] = lambda name: False,
         within: tuple[float, float] = (-math.inf, math.inf),
-        most: int = HELD,
+        most: int = 0,
     ) -> None:
         """`described`: the tables to listen for; without a description their rows are only counted, as for those that
         `also` accepts. `before`: the GTIDs that earlier reads have taken. `within`: the moments at which the transactions to
@@ -157,7 +157,7 @@ class Walk:
         self.over = False
         self.bytes = 0
         self.created: dict[str, int] = {}  # by file, as its Format_description says
-        self._described, self._also, self._write, self._most = described, also, write, most
+        self._described, self._also, self._write, self._most = described, also, write, most or HELD
         self._within = within
         self._followed = Followed(described)
         self._visible = None if end.visible is None else GtidSet.parse(end.visible)
