@@ -19,7 +19,18 @@ from typing import NoReturn
 import click
 
 from floodmark import __version__
-from floodmark.cli import clean, completion, monitoring, plan, printing, setup, sync, verify, watermark
+from floodmark.cli import (
+    changes,
+    clean,
+    completion,
+    monitoring,
+    plan,
+    printing,
+    setup,
+    sync,
+    verify,
+    watermark,
+)
 from floodmark.cli.options import Group, Settings
 from floodmark.cli.signals import CODES, Signals, interrupted
 from floodmark.model.errors import ConfigError, FloodmarkError, Interrupted, bug
@@ -51,7 +62,7 @@ def app() -> None:
 
 
 _COMMANDS: tuple[click.Command, ...] = (
-    *setup.COMMANDS, sync.sync, plan.plan, verify.verify, watermark.status, watermark.watermark, watermark.table,
+    *setup.COMMANDS, sync.sync, plan.plan, changes.changes, verify.verify, watermark.status, watermark.watermark, watermark.table,
     clean.s3clean, *monitoring.COMMANDS, setup.demo, completion.completion,
 )  # fmt: skip
 for command in _COMMANDS:

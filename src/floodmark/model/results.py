@@ -258,6 +258,45 @@ class PlanResult(RowsResult):
     ROWS: ClassVar[str] = "columns"
 
 
+class LogPosition(Result):
+    """A place in the source's binary log."""
+
+    file: str
+    position: int
+
+
+class ChangedTable(Result):
+    """What the binary log says of one table."""
+
+    table: str
+    inserts: int
+    updates: int
+    deletes: int
+    bytes: int
+    statements: tuple[str, ...]
+
+
+class ChangesResult(RowsResult):
+    """What the next sync would follow in the source's binary log; its rows are the tables."""
+
+    ok: bool
+    begin: LogPosition
+    begin_by: str
+    end: LogPosition
+    held_back_by: tuple[str, ...]
+    bytes: int
+    files: int
+    transactions: int
+    first_commit: Moment | None
+    last_commit: Moment | None
+    tables: tuple[ChangedTable, ...]
+    statements: tuple[str, ...]
+    prepared: int
+    notes: tuple[str, ...]
+    seconds: float
+    ROWS: ClassVar[str] = "tables"
+
+
 class VerifiedTable(Result):
     """One table, compared."""
 

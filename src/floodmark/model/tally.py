@@ -16,11 +16,12 @@ VERBS = {
     "clean": ("removing", "removed"),
     "verify": ("verifying", "compared"),
     "plan": ("planning", "planned"),
+    "follow": ("reading the binary log", "read"),
 }
 TELLING = 0.01  # the share of a stage that says something about the rest
 EVERY = 5.0  # seconds between two lines of one table and stage
 # What a stage is measured in; files are counted next to rows, but not next to files.
-UNITS = {"clean": "file"}
+UNITS = {"clean": "file", "follow": "byte"}
 
 
 @dataclass
@@ -121,8 +122,8 @@ def said_at_end(stage: str, tally: Tally) -> str:
 
 
 def _written(stage: str, tally: Tally) -> tuple[str, ...]:
-    """Files and bytes; a comparison has none."""
-    if stage == "verify":
+    """Files and bytes; a comparison has none, nor has a read of the binary log."""
+    if stage in ("verify", "follow"):
         return ()
     files = () if stage in UNITS else (counted(tally.files, "file"),)
     return (*files, size(tally.bytes))
