@@ -14,7 +14,7 @@ from itertools import pairwise
 from floodmark.model.changes import LogPlace
 from floodmark.model.errors import ConfigError, DataError, FloodmarkError, TransientError
 from floodmark.source.binlog.end import FIRST, LogGone, log_files, log_identity, no_log
-from floodmark.source.binlog.events import FORMAT_DESCRIPTION, ROTATE, Event, FormatDescription
+from floodmark.source.binlog.events import FORMAT_DESCRIPTION, ROTATE, Event, FormatDescription, rotate
 from floodmark.source.binlog.stream import EventStream
 from floodmark.source.errors import translated
 from floodmark.source.rows.packets import MySQLError
@@ -174,25 +174,26 @@ class LogEvents:
                 for event in stream:
                     if event.kind == FORMAT_DESCRIPTION and not self.created:
                         self.created = event.timestamp
-                    if stream.file != self.place.file and event.kind != ROTATE:
-                        self.place = LogPlace(stream.file, FIRST)
                     if event.size:
                         read = True
                         if LogPlace(self.place.file, event.place).number >= self._end.number:
                             return
-                    self.place = _behind(event, self.place, stream.file)
+                    self.place = _behind(event, self.place)
                     if first or read or stream.file != begun.file:
                         yield event
                     if self._ended():
                         return
+                self.place = LogPlace(
+                    self.place.file, max(self.place.position, stream.place)
+                )  # behind skipped events
             except MySQLError as error:
                 raise dump_error(error, session, self.place, read) from error
             finally:
                 self._session = None
 
 
-def _behind(event: Event, place: LogPlace, file: str) -> LogPlace:
-    """The place behind an event; `file` is the stream's, once it has taken the event."""
-    if event.kind == ROTATE and file != place.file:
-        return LogPlace(file, FIRST)
+def _behind(event: Event, place: LogPlace) -> LogPlace:
+    """The place behind an event; a file that has ended goes on in the next one."""
+    if event.kind == ROTATE:
+        return rotate(event.body)
     return LogPlace(place.file, event.place + event.size) if event.size else place
