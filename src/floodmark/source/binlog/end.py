@@ -116,8 +116,14 @@ def log_end(session: Session, *, patience: float = PATIENCE, before: LogEnd | No
 
 
 def log_start(session: Session, *, patience: float = PATIENCE) -> LogEnd:
-    """An end without exceptions, to follow the log from: everything before its place is visible, and in its set."""
-    if version(session).mariadb or _executed(session)[0] is None:
+    """An end without exceptions, to follow the log from: everything before its place is visible, and in its set.
+
+    An end by `log_end` won't do: what lies before its place and was not visible yet would never be read.
+    """
+    if version(session).mariadb:
+        end = log_end(session, patience=patience)
+        return replace(end, gtid=gtid_at(session, end.place))
+    if _executed(session)[0] is None:
         return log_end(session, patience=patience)
     place = logged_place(session)
     if place is None:
