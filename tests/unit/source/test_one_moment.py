@@ -9,7 +9,6 @@ import pytest
 
 from floodmark.model.notes import Obstacle
 from floodmark.model.open_work import Sight, Trust
-from floodmark.source.binlog.fitness import LogSettings
 from floodmark.source.one_moment import one_server, proof, same_end, unfit, unprovable
 from floodmark.source.server import server_of
 from floodmark.source.session import Session
@@ -43,7 +42,7 @@ def test_a_table_is_fit_if_ranges_of_its_key_have_all_its_rows() -> None:
 def test_a_server_that_logs_every_change_can_prove_one_moment(
     variables: dict[str, str], trust: Trust
 ) -> None:
-    assert unprovable(LogSettings(variables, STATUS), trust) is None
+    assert unprovable(variables, trust, STATUS) is None
 
 
 @pytest.mark.parametrize(
@@ -78,15 +77,15 @@ def test_a_server_with_changes_that_its_log_does_not_show_proves_nothing(
     trust: Trust,
     status: list[dict[str, str | None]] | None,
 ) -> None:
-    assert unprovable(LogSettings(variables, status), trust) == found
+    assert unprovable(variables, trust, status) == found
 
 
 def test_a_clock_that_nobody_may_set_matters_only_to_a_where() -> None:
     fixed = {**MARIADB, "binlog_optimize_thread_scheduling": "ON", "secure_timestamp": "YES"}
-    assert unprovable(LogSettings(fixed, STATUS), MARIADB_PRIMARY) is None
-    assert unprovable(LogSettings(fixed, STATUS), MARIADB_PRIMARY, with_clock=True) == "clock"
+    assert unprovable(fixed, MARIADB_PRIMARY, STATUS) is None
+    assert unprovable(fixed, MARIADB_PRIMARY, STATUS, with_clock=True) == "clock"
     free = {**fixed, "secure_timestamp": "NO"}
-    assert unprovable(LogSettings(free, STATUS), MARIADB_PRIMARY, with_clock=True) is None
+    assert unprovable(free, MARIADB_PRIMARY, STATUS, with_clock=True) is None
 
 
 def test_sessions_are_on_one_server_only_if_all_say_the_same_of_it() -> None:
@@ -112,12 +111,12 @@ class Server:
     def __init__(self, **answers: list[list[tuple[bytes | None, ...]]]) -> None:
         self.answers = {name.replace("_", " "): list(each) for name, each in answers.items()}
         self.asked: list[str] = []
-        self.known: dict[str, list[tuple[bytes | None, ...]]] = {}
+        self._once: dict[str, list[tuple[bytes | None, ...]]] = {}
 
     def once(self, sql: str) -> list[tuple[bytes | None, ...]]:
-        if sql not in self.known:
-            self.known[sql] = self.rows(sql)
-        return self.known[sql]
+        if sql not in self._once:
+            self._once[sql] = self.rows(sql)
+        return self._once[sql]
 
     def variables(self, sql: str) -> dict[str, str]:
         return Session.variables(cast(Session, self), sql)
