@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Literal
@@ -93,7 +94,13 @@ def translated(error: MySQLError, spec: SourceSpec) -> FloodmarkError:
     kind = meaning(code)
     if kind == "unreachable":
         said = f"{where} can't be reached: {text} ({code})"
+    if kind == "rights" and (missing := _PRIVILEGES.search(text)):
+        return ConfigError(said, hint=f"GRANT {missing[1].split(', ')[-1]} ON *.* TO {spec.user}")
     return _CLASSES.get(kind, ConfigError)(said, hint=hint_for(kind, spec))
+
+
+# How a server names the privileges of which one is missing; the last one is the least.
+_PRIVILEGES = re.compile(r"\bthe ([A-Z][A-Z_ ]+(?:, [A-Z_ ]+)*) privilege")
 
 
 _CLASSES: dict[Meaning, type[FloodmarkError]] = {

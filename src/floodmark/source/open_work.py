@@ -21,8 +21,19 @@ _BACKGROUND = (
 # A statement in one of these states has opened its tables, and those of all functions and triggers it can
 # reach.
 _EXECUTING = "('executing', 'Sending data', 'Sending to client', 'Creating sort index', 'User sleep')"
+# One in these has not begun to commit: before that, its state becomes "query end".
+_WRITING = (
+    b"executing",
+    b"Sending data",
+    b"User sleep",
+    b"update",
+    b"updating",
+    b"Searching rows for update",
+)
 _MAY_READ = "('statement/sql/select', 'statement/sql/execute_sql', 'statement/com/Execute')"
 _READ_LOCKS = "('INTENTION_EXCLUSIVE', 'SHARED', 'SHARED_HIGH_PRIO', 'SHARED_READ')"
+# Connections that are committing an XA transaction, in the process list.
+XA_COMMITS = "UPPER(IFNULL(INFO, '')) LIKE '%XA%COMMIT%' AND ID <> CONNECTION_ID()"
 # The server's clock when the statement gets there, not when it began.
 CLOCK = "UNIX_TIMESTAMP(SYSDATE(6))"
 
@@ -55,7 +66,7 @@ def _statements(session: Session, sight: Sight) -> list[OpenWork]:
         f" AND IFNULL(INFO, '') NOT LIKE '{LABEL}%'"
     )
     return [
-        OpenWork(seen - float(age or 0), int(thread or 0), "", _who(user, host))
+        OpenWork(seen - float(age or 0), int(thread or 0), "", who(user, host))
         for age, thread, user, host in rows
     ]
 
@@ -94,13 +105,40 @@ def _transactions(session: Session) -> list[Transaction]:
             float(start or 0),
             int(thread or 0),
             as_text(trx),
-            _who(user, host),
+            who(user, host),
             bool(int(modified or 0)),
             bool(int(read_only or 0)),
             as_text(isolation),
         )
         for start, thread, trx, user, host, modified, read_only, isolation in rows
     ]
+
+
+def perhaps_committing(session: Session) -> dict[str, OpenWork]:
+    """The transactions that may be in their commit by now, by their ids.
+
+    Not those that have only written so far: what an idle connection, or one in the middle of a statement, has not
+    committed yet will be logged later. A prepared XA transaction has no connection, and is committed by another one.
+    """
+    rows = _fresh(
+        session,
+        f"{CLOCK} - IFNULL(p.TIME, 0), trx_mysql_thread_id, trx_id, IFNULL(p.USER, ''), IFNULL(p.HOST, ''),"
+        " trx_rows_modified, p.COMMAND, p.STATE FROM information_schema.innodb_trx"
+        " LEFT JOIN information_schema.processlist p ON p.ID = trx_mysql_thread_id",
+    )
+    found: dict[str, OpenWork] = {}
+    prepared: dict[str, OpenWork] = {}
+    for start, number, trx, user, host, modified, command, state in rows:
+        thread = int(number or 0)
+        if not int(modified or 0) or command == b"Sleep" or state in _WRITING:
+            continue
+        known = found if thread else prepared
+        known[as_text(trx)] = OpenWork(
+            float(start or 0), thread, as_text(trx), who(user, host), modified=True
+        )
+    if prepared and session.rows(f"SELECT 1 FROM information_schema.processlist WHERE {XA_COMMITS} LIMIT 1"):
+        found |= prepared
+    return found
 
 
 def _fresh(session: Session, columns: str) -> list[Row]:
@@ -183,5 +221,6 @@ def now(session: Session) -> float:
     return float(session.rows(f"SELECT {CLOCK}")[0][0] or 0)
 
 
-def _who(user: bytes | None, host: bytes | None) -> str:
+def who(user: bytes | None, host: bytes | None) -> str:
+    """A connection's user and host, for people."""
     return f"{as_text(user) or 'unknown'}@{as_text(host).rpartition(':')[0] or as_text(host) or 'unknown'}"

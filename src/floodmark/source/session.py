@@ -24,7 +24,7 @@ from floodmark.model.errors import FloodmarkError, TransientError
 from floodmark.model.statements import statement
 from floodmark.source.errors import translated
 from floodmark.source.rows.decoder import Array
-from floodmark.source.rows.packets import MySQLError, SmallResult, StatementRefused, ask
+from floodmark.source.rows.packets import MySQLError, SmallResult, StatementRefused, ask, send
 from floodmark.source.rows.stream import RowStream
 
 # The server waits this long for a reader that is busy writing to the store.
@@ -193,6 +193,14 @@ class Session:
         except BaseException:
             self.close()
             raise
+
+    def send(self, command: bytes) -> socket.socket:
+        """Sends a command of which the caller reads the answer, off the socket; the session can't be asked anything after it."""
+        try:
+            send(self._link, command)
+        except MySQLError as error:
+            raise self._translated(error) from error
+        return self._link
 
     def warnings(self) -> int:
         """How many warnings the last statement left; for a stream, only after its end."""
