@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -49,7 +50,7 @@ class Read:
         end: LogPlace | None = None,
         most: int = 1 << 20,
     ) -> None:
-        self.files: dict[str, list[int]] = {}
+        self.files: dict[str, list[Any]] = {}
         self.skip: set[int] = set()
         end = end or place_after(*events)
         self.walk = Walk(START, LogEnd(end, visible), TABLES, self.write, before=before, most=most)
