@@ -106,7 +106,7 @@ class Readers:
     def _begun(self, who: str, file: LogFile, followed: bool) -> subprocess.Popen[str]:
         task = {
             "url": self._db.url(), "file": file.name, "rows": file.rows, "limit": PEER_ROWS,
-            "mariadb": self._db.name == "mariadb", "table": settlement.NAME if followed else None,
+            "table": settlement.NAME if followed else None,
         }  # fmt: skip
         python, script = (sys.executable, "binlog_ours.py") if who == OURS else (str(PEERS), "binlog_peer.py")
         command = [python, str(PLACE / script), json.dumps(task)]
