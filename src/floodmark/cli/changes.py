@@ -19,7 +19,7 @@ _BECAUSE = {
     "log": "where the last sync ended",
     "newest_file": "the beginning of the newest file: no sync has followed this log yet",
     "given": "--from",
-    "since": "the file of that time",
+    "since": "--since: the file of that time, or the oldest one that is left",
 }
 
 

@@ -1,7 +1,7 @@
 """What the next sync would follow in the source's binary log, by table. Reads the log, and writes nothing.
 
 Rows are only counted: no key or value is decoded, so that tables need not be described. Everything is read here, without
-Spark: a GB takes seconds.
+Spark.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 import re
 import time
-from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -25,8 +24,8 @@ from floodmark.model.events import Emit, StageBegan, StageEnded, Underway
 from floodmark.model.text import counted
 from floodmark.model.times import parse_moment, stamp, timestamp
 from floodmark.model.typed import Moment
-from floodmark.source.binlog.dump import LogEvents
-from floodmark.source.binlog.end import FIRST, LogFile, log_end, log_files, log_identity
+from floodmark.source.binlog.dump import LogEvents, place_at
+from floodmark.source.binlog.end import FIRST, LogFile, LogGone, log_end, log_files, log_identity
 from floodmark.source.binlog.fitness import fitness, log_facts
 from floodmark.source.binlog.walk import Stretch, Walk
 from floodmark.source.describe import list_tables, resolve
@@ -148,8 +147,10 @@ class _Reader:
             self._check(wanted.begin)
             return wanted.begin, "given"
         if wanted.since is not None:
-            at = bisect_right(self._files, wanted.since, key=lambda file: self._begun(file.name))
-            return LogPlace(self._files[max(0, at - 1)].name, FIRST), "since"
+            try:
+                return place_at(self._session, wanted.since), "since"
+            except LogGone:  # it reaches back no further
+                return LogPlace(self._files[0].name, FIRST), "since"
         source = Log(Store(self._config.store), SOURCE_LOG).read().source
         if source is None or source.identity.server != self._server:
             return newest, "newest_file"
@@ -165,15 +166,6 @@ class _Reader:
                 f"the source's binary log has no file {begin.file}",
                 hint=f"it has {first} to {last}: floodmark changes --from {first}",
             )
-
-    def _begun(self, file: str) -> float:
-        """When a file was begun."""
-        events = LogEvents(
-            self._session, LogPlace(file, FIRST), LogPlace(file, FIRST + 1), server=self._server
-        )
-        for _ in events:
-            pass
-        return float(events.created)
 
     def read(self, walk: Walk, emit: Emit) -> None:
         """Takes the walk to its end; a long one tells how far it is."""

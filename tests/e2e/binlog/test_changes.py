@@ -28,7 +28,8 @@ def workspace(
     logged: DatabaseServer, tmp_path: Path, floodmark: Floodmark, spark: Callable[[], Spark]
 ) -> Iterator[Workspace]:
     """Two schemas with changes in two files of the log, of which the configuration names one."""
-    logged.execute("DROP DATABASE IF EXISTS shop", "CREATE DATABASE shop", "FLUSH BINARY LOGS")
+    reset = "RESET BINARY LOGS AND GTIDS" if logged.name == "mysql" else "RESET MASTER"
+    logged.execute("DROP DATABASE IF EXISTS shop", "CREATE DATABASE shop", reset)
     made = new_workspace(tmp_path, Database(logged, "shop"), floodmark, spark, store={"url": "./lake"})
     made.execute("CREATE TABLE orders (id INT PRIMARY KEY, v INT)", "CREATE TABLE quiet (id INT PRIMARY KEY)")
     made.execute(

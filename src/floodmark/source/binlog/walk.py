@@ -199,16 +199,17 @@ class Walk:
         if self.place.position >= self._limit:
             self.over = True
         for event in () if self.over else events:
-            if event.size and event.place >= self._limit:
-                self.over = True
-                break
-            self._take(event)
             if event.size:
+                if event.place >= self._limit:
+                    self.over = True
+                    break
+                self.bytes += event.place + event.size - self._at  # with those that the stream has skipped
                 self._events += 1
+                self._last = event.kind
                 if not self._events & 0xFF:
                     told(self.bytes)
-                self.bytes += event.place + event.size - self._at  # with those that the stream has skipped
-                self._last = event.kind
+            self._take(event)
+            if event.size and event.kind != log.ROTATE:
                 self._at = event.place + event.size
             if self._under is None and not self.over:
                 self.place = LogPlace(self._file, self._at)
@@ -257,8 +258,8 @@ class Walk:
 
     def _rotate(self, event: Event) -> None:
         following = log.rotate(event.body)
-        if event.size or following.file == self._file:
-            return  # the one that begins the next file, or this dump, counts
+        if following.file == self._file:
+            return  # the one that begins a dump, or the file that the last one named
         if self._last not in (log.ROTATE, log.STOP):
             self._torn.append(self._file)
         self._under, self._last = None, 0
