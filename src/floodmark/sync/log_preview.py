@@ -40,7 +40,7 @@ BeginBy = Literal["log", "newest_file", "given", "since"]
 
 
 @dataclass(frozen=True)
-class Stretching:
+class LogRequest:
     """Which part of the log to show, and of which tables, as the user wants it."""
 
     tables: tuple[str, ...] = ()
@@ -81,7 +81,7 @@ def moment(text: str) -> float:
     return parse_moment(timestamp(text)).timestamp()
 
 
-def look(config: Config, wanted: Stretching, emit: Emit) -> results.ChangesResult:
+def look(config: Config, wanted: LogRequest, emit: Emit) -> results.ChangesResult:
     """What the log says, from where the source's log of changes ends or from the given place on."""
     began = time.monotonic()
     with Session(config.source, purpose="changes") as session:
@@ -117,7 +117,7 @@ def look(config: Config, wanted: Stretching, emit: Emit) -> results.ChangesResul
     return _result(stretch, begin, by, end, files, since, time.monotonic() - began)
 
 
-def _scope(config: Config, session: Session, wanted: Stretching) -> _Scope:
+def _scope(config: Config, session: Session, wanted: LogRequest) -> _Scope:
     """The tables that were named, those of the schemas of the configured ones, or all."""
     if wanted.tables:
         names = [resolve(session, name, config.source.database) for name in wanted.tables]
@@ -140,7 +140,7 @@ class _Reader:
         with Session(self._config.source, purpose="changes") as session:
             yield session
 
-    def begin(self, wanted: Stretching) -> tuple[LogPlace, BeginBy]:
+    def begin(self, wanted: LogRequest) -> tuple[LogPlace, BeginBy]:
         """Where to begin, and by what."""
         newest = LogPlace(self._files[-1].name, FIRST)
         if wanted.begin is not None:

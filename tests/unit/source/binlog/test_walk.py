@@ -381,3 +381,14 @@ def test_an_unknown_event_stops_the_read() -> None:
 
 def test_an_incident_reconciles_all() -> None:
     assert Read(event(26), transaction(1)).found.reconcile == ("lost",)
+
+
+def test_a_dump_may_end_between_two_files() -> None:
+    following, last = "binlog.000002", transaction(2, a(2), insert(2, 2))
+    first = [*transaction(1, a(), insert(1, 1)), rotate(following)]
+    read = Read(first, end=place_after(last, file=following))
+    assert read.walk.place == LogPlace(following, 4)
+    read.walk.follow(placed(last))  # of the next dump, without what it begins with
+    assert read.walk.over
+    assert read.walk.stretch().followed.next_start == place_after(last, file=following)
+    assert read.walk.stretch().torn == ()
