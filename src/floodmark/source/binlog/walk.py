@@ -30,7 +30,7 @@ from floodmark.source.binlog import events as log
 from floodmark.source.binlog.events import Event, Gtid
 from floodmark.source.binlog.gtid import GtidSet, unaccounted
 from floodmark.source.binlog.keys import Incomplete, KeyRows, RowCounts
-from floodmark.source.binlog.statements import Effect, Followed, meaning, transaction
+from floodmark.source.binlog.statements import Effect, NamedTables, boundary, meaning
 
 # Takes a portion of a table's keys, and returns the name of the file that they are in.
 Write = Callable[[str, Sequence[pa.RecordBatch]], str]
@@ -159,7 +159,7 @@ class Walk:
         self.created: dict[str, int] = {}  # by file, as its Format_description says
         self._described, self._also, self._write, self._most = described, also, write, most or HELD
         self._within = within
-        self._followed = Followed(described)
+        self._followed = NamedTables(described)
         self._visible = None if end.visible is None else GtidSet.parse(end.visible)
         self._before = None if not before or end.visible is None else GtidSet.parse(before)
         self._gtids = GtidSet()
@@ -334,7 +334,7 @@ class Walk:
 
     def _query(self, event: Event) -> None:
         said = log.query(event)
-        step = transaction(said.text)
+        step = boundary(said.text)
         if step is None:
             under = self._opened()
             if under.taken:
