@@ -114,7 +114,7 @@ class Query(NamedTuple):
 def _damaged(what: str) -> Damaged:
     return Damaged(
         f"the binary log has {what} that can't be read",
-        hint="run CHECK on the log: mysqlbinlog --verify-binlog-checksum",
+        hint="run the command again; if it says the same, see `mysqlbinlog --verify-binlog-checksum`",
     )
 
 
@@ -453,7 +453,7 @@ PIECE = 256 << 10
 def payload(body: memoryview) -> Iterator[Event]:
     """The events within a compressed transaction, decompressed as they are taken."""
     try:
-        at, size, algorithm = 0, None, _PLAIN
+        at, size, whole, algorithm = 0, None, None, _PLAIN
         while (field := packed(body, at))[0]:
             length, at = packed(body, field[1])
             value = _piece(body, at, length)
@@ -462,6 +462,8 @@ def payload(body: memoryview) -> Iterator[Event]:
                 size, _ = packed(value, 0)
             elif field[0] == 2:
                 algorithm, _ = packed(value, 0)
+            elif field[0] == 3:
+                whole, _ = packed(value, 0)
         at = field[1]
         if size is None or at + size > len(body):
             raise IndexError
@@ -474,10 +476,10 @@ def payload(body: memoryview) -> Iterator[Event]:
         )
     source = pa.BufferReader(pa.py_buffer(body[at : at + size]))
     stream: Any = pa.CompressedInputStream(source, "zstd") if algorithm == _ZSTD else source
-    return _inner(stream)
+    return _inner(stream, size if whole is None else whole)
 
 
-def _inner(stream: Any) -> Iterator[Event]:
+def _inner(stream: Any, left: int) -> Iterator[Event]:
     held, at = memoryview(b""), 0
     while True:
         head = held[at : at + HEADER.size]
@@ -487,11 +489,14 @@ def _inner(stream: Any) -> Iterator[Event]:
         if len(held) - at < wanted:
             held, at = _refilled(stream, held[at:], wanted), 0
             if not held:
-                return
+                break
             continue
         timestamp, kind, server, size, _, flags = HEADER.unpack(head)
         yield Event(kind, timestamp, flags, 0, 0, held[at + HEADER.size : at + size], server)
         at += size
+        left -= size
+    if left:  # a stream that was cut off ends like any other
+        raise _damaged("a compressed transaction")
 
 
 def _refilled(stream: Any, rest: memoryview, wanted: int) -> memoryview:
