@@ -126,10 +126,12 @@ def scene(name: str, files: Sequence[LogFile], runs: Sequence[list[dict[str, Any
     rows = round(sum(file.rows for file in files) * part)
     size = round(sum(file.bytes for file in files) * part)
     million, giga = rows / 1e6, size / 1e9
-    text = (
-        f"CPU-s per million rows {cpu / million:7.2f}, server {server / million:5.2f}; "
-        f"per GB {cpu / giga:7.2f}, server {server / giga:5.2f}; {seconds:6.2f} s, {size / 1e6:6.1f} MB"
-    )
+
+    def spent(by: float) -> str:
+        # What the server sends ahead to a reader that stops early would be counted, too.
+        return f"{cpu / by:7.2f}, server {f'{server / by:6.2f}' if part == 1 else '     -'}"
+
+    text = f"CPU-s per million rows {spent(million)}; per GB {spent(giga)}; {seconds:6.2f} s, {size / 1e6:6.1f} MB"
     return LogScene(name, seconds, rows, cpu, text, server, size, part)
 
 
