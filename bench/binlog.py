@@ -15,7 +15,6 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import report
@@ -167,16 +166,13 @@ def check(
 
 def main() -> None:
     install_peers()
-    chosen = os.environ.get("SOURCE")
-    for source in (
-        [chosen] if chosen else [name for name in SERVERS if name == "mariadb" or not missing(name)]
-    ):
-        with SERVERS[source](args=LOGGED, buffer_pool="2G") as db:
-            print(
-                f"{ROWS:,} rows, {db.version}; {report.machine()}; load {os.getloadavg()[0]:.1f}", flush=True
-            )
-            place = report.store(ROWS, f"{db.version}'s binary log", [], measured(db))
-            print(f"stored as {place.relative_to(Path.cwd()) if place.is_relative_to(Path.cwd()) else place}")
+    named = os.environ.get("SOURCE")
+    there = [name for name in SERVERS if name == "mariadb" or not missing(name)]
+    for kind in [named] if named else there:
+        with SERVERS[kind](args=LOGGED, buffer_pool="2G") as db:
+            source = f"the binary log of {db.version} (load average {os.getloadavg()[0]:.0f})"
+            print(f"{ROWS:,} rows from {source}, {report.machine()}", flush=True)
+            print(f"stored as {report.store(ROWS, source, [], measured(db))}")
 
 
 if __name__ == "__main__":
