@@ -36,6 +36,7 @@ Rule = Callable[[Session], LogEnd]
 
 _MARK = re.compile(rb"<(\d\d):(\d{10})>")
 _XA_COMMIT = re.compile(rb"XA COMMIT X'([0-9a-f]+)'")
+_WITHIN = re.compile(rb"BEGIN$|XA (START|END)")
 _PROCEDURE = """
     CREATE PROCEDURE work(me INT) BEGIN
         WHILE (SELECT stop FROM control) = 0 DO
@@ -136,7 +137,7 @@ class Read:
     def __init__(self, connect: Callable[[], Session], start: LogPlace, end: LogPlace) -> None:
         self.writers = {w: Logged() for w in range(WRITERS)}
         self.order: list[tuple[tuple[int, int], str]] = []  # every GTID, and the place behind its transaction
-        self._gtid, self._mark, self._in_xa = "", b"", False
+        self._gtid, self._mark = "", b""
         events = LogEvents(connect, start, end)
         for event in events:
             self._take(event, events.place)
@@ -147,15 +148,13 @@ class Read:
             self._gtid, self._mark = gtid(event).text, b""
         elif event.kind in ROWS:
             self._mark = [b"", *(found.group() for found in _MARK.finditer(body))][-1]
-        elif event.kind == QUERY and b"XA START" in body:
-            self._in_xa = True
         elif event.kind == XA_PREPARE:
-            self._in_xa, self._mark = False, b""
+            self._mark = b""  # its rows are not visible before the commit
             self._end(behind)
         elif event.kind == QUERY and (found := _XA_COMMIT.search(body)):
             self._mark = bytes.fromhex(found[1].decode())
             self._end(behind)
-        elif event.kind == XID or (event.kind == QUERY and not body.endswith(b"BEGIN") and not self._in_xa):
+        elif event.kind == XID or (event.kind == QUERY and not _WITHIN.search(body)):
             self._end(behind)
 
     def _end(self, behind: LogPlace) -> None:

@@ -112,12 +112,12 @@ class Server:
     def __init__(self, **answers: list[list[tuple[bytes | None, ...]]]) -> None:
         self.answers = {name.replace("_", " "): list(each) for name, each in answers.items()}
         self.asked: list[str] = []
-        self.known: dict[str, list[tuple[bytes | None, ...]]] = {}
+        self._once: dict[str, list[tuple[bytes | None, ...]]] = {}
 
     def once(self, sql: str) -> list[tuple[bytes | None, ...]]:
-        if sql not in self.known:
-            self.known[sql] = self.rows(sql)
-        return self.known[sql]
+        if sql not in self._once:
+            self._once[sql] = self.rows(sql)
+        return self._once[sql]
 
     def variables(self, sql: str) -> dict[str, str]:
         return Session.variables(cast(Session, self), sql)

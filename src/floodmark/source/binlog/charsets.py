@@ -34,16 +34,17 @@ _CODECS = {
 _DOUBTFUL = {
     "big5": "\u2574\uffe3\u02cd\uff0f\uff3c", "cp1256": "\u0679\u0688\u06a9\u0691\u06ba\u06be\u06c1\u06d2",
     "cp866": "\u2116\u207f\u00a4\u00b2", "gb18030": "\u1e3f\ue7c7", "greek": "\u2018\u2019\u02bd\u02bc\u20ac\u20af\u037a",
-    "hebrew": "\u203e\u00af", "koi8u": "\u2022\u2219", "sjis": "\uff3c", "ujis": "\uff3c",
+    "hebrew": "\u203e\u00af", "koi8u": "\u2022\u2219",
     "eucjpms": "\u301c\u2016\u2212\u00a2\u00a3\u00ac~\u00a6\uff5e\u2225\uff0d\uffe0\uffe1\uffe2\uffe4",
 }  # fmt: skip
+# MySQL's latin1 is cp1252, with control characters where that has none.
+_CONTROLS = {0xDC00 + byte: byte for byte in (0x81, 0x8D, 0x8F, 0x90, 0x9D)}
+# What the servers have in place of Python's characters: a backslash goes into the log as the wide one.
+_OTHERS: dict[str, dict[int, int]] = {"sjis": {0xFF3C: 0x5C}, "ujis": {0xFF3C: 0x5C}, "latin1": _CONTROLS}
 # Python decodes two codes to one character, and the servers only one of them.
 _TWICE = frozenset({"big5"})
 # In these, bytes below 0x80 are not ASCII, or not always.
 _WIDE = frozenset({"ucs2", "utf16", "utf16le", "utf32"})
-# MySQL's latin1 is cp1252, with control characters where that has none.
-_CONTROLS = {0xDC00 + byte: byte for byte in (0x81, 0x8D, 0x8F, 0x90, 0x9D)}
-
 # Offsets and bytes of texts → the texts, and which of them only the server can convert.
 Converter = Callable[[Numbers, bytearray], tuple[Any, Numbers]]
 
@@ -54,6 +55,7 @@ def converter(charset: str, *, strip: bool) -> Converter:
     if codec is None:
         raise DoesNotFit(f"text of character set {charset or 'unknown'} can only be converted by the server")
     doubtful = frozenset(_DOUBTFUL.get(charset, ""))
+    others = _OTHERS.get(charset)
     errors = "surrogateescape" if charset == "latin1" else "strict"
 
     def one(value: bytes) -> str | None:
@@ -61,8 +63,8 @@ def converter(charset: str, *, strip: bool) -> Converter:
             text = value.decode(codec, errors)
         except UnicodeDecodeError:
             return None
-        if charset == "latin1":
-            text = text.translate(_CONTROLS)
+        if others:
+            text = text.translate(others)
         if doubtful and not doubtful.isdisjoint(text):
             return None
         if charset in _TWICE and text.encode(codec) != value:

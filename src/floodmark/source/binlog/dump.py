@@ -8,17 +8,33 @@ from __future__ import annotations
 
 import struct
 import time
+from bisect import bisect_right
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from itertools import pairwise
 
+from floodmark.config.load import SourceSpec
 from floodmark.model.changes import LogPlace
 from floodmark.model.errors import ConfigError, DataError, FloodmarkError, TransientError
 from floodmark.source.binlog.end import FIRST, LogGone, log_files, log_identity, no_log
-from floodmark.source.binlog.events import FORMAT_DESCRIPTION, ROTATE, Event, FormatDescription
+from floodmark.source.binlog.events import (
+    FORMAT_DESCRIPTION,
+    GTID,
+    GTID_TAGGED,
+    MARIADB_GTID,
+    ROTATE,
+    Event,
+    FormatDescription,
+    gtid,
+    rotate,
+)
 from floodmark.source.binlog.stream import EventStream
 from floodmark.source.errors import translated
 from floodmark.source.rows.packets import MySQLError
 from floodmark.source.session import Session
+
+# Opens a session for a dump, which ends with it.
+Connect = Callable[[], AbstractContextManager[Session]]
 
 # Seconds that the server may be silent.
 SILENCE = 60
@@ -66,9 +82,9 @@ def _after(session: Session, start: LogPlace) -> LogPlace:
     )
 
 
-def dump_error(error: MySQLError, session: Session, start: LogPlace, read: bool) -> FloodmarkError:
+def dump_error(error: MySQLError, spec: SourceSpec, start: LogPlace, read: bool) -> FloodmarkError:
     """What the error of a dump means; `read`: whether it came after at least one event of the file."""
-    ours = translated(error, session.spec)
+    ours = translated(error, spec)
     code, text = (*error.args, "")[:2]
     if code != _FATAL:
         return ours
@@ -107,7 +123,7 @@ class LogEvents:
 
     def __init__(
         self,
-        connect: Callable[[], Session],
+        connect: Connect,
         start: LogPlace,
         end: LogPlace,
         *,
@@ -174,25 +190,69 @@ class LogEvents:
                 for event in stream:
                     if event.kind == FORMAT_DESCRIPTION and not self.created:
                         self.created = event.timestamp
-                    if stream.file != self.place.file and event.kind != ROTATE:
-                        self.place = LogPlace(stream.file, FIRST)
                     if event.size:
                         read = True
                         if LogPlace(self.place.file, event.place).number >= self._end.number:
                             return
-                    self.place = _behind(event, self.place, stream.file)
+                    self.place = _behind(event, self.place)
                     if first or read or stream.file != begun.file:
                         yield event
                     if self._ended():
                         return
+                self.place = LogPlace(
+                    self.place.file, max(self.place.position, stream.place)
+                )  # behind skipped events
             except MySQLError as error:
-                raise dump_error(error, session, self.place, read) from error
+                raise dump_error(error, session.spec, self.place, read) from error
             finally:
                 self._session = None
+                session.close()  # the server would send all the rest
 
 
-def _behind(event: Event, place: LogPlace, file: str) -> LogPlace:
-    """The place behind an event; `file` is the stream's, once it has taken the event."""
-    if event.kind == ROTATE and file != place.file:
-        return LogPlace(file, FIRST)
+def _behind(event: Event, place: LogPlace) -> LogPlace:
+    """The place behind an event; a file that has ended goes on in the next one."""
+    if event.kind == ROTATE:
+        return rotate(event.body)
     return LogPlace(place.file, event.place + event.size) if event.size else place
+
+
+# ---------------------------------------------------------------- files by time
+
+
+def place_at(connect: Connect, moment: float) -> LogPlace:
+    """The beginning of the last file that is not younger than a moment (UTC seconds); LogGone if all are younger."""
+    with connect() as session:
+        files = log_files(session)
+    if not files:
+        raise no_log()
+    at = bisect_right(files, moment, key=lambda file: begun_at(connect, file.name))
+    if not at:
+        raise LogGone(
+            f"the source's log begins with {files[0].name}, which is younger than that",
+            hint="name a later moment",
+        )
+    return LogPlace(files[at - 1].name, FIRST)
+
+
+def begun_at(connect: Connect, file: str) -> float:
+    """When a file began: the commit of its first transaction, if it has one with a time, else the file's own timestamp.
+
+    The server stamps a file with the beginning of the statement that made it follow the one before, which may have taken
+    long.
+    """
+    first = LogPlace(file, FIRST)
+    with connect() as session:
+        try:
+            stream, created = dump(session, first), 0.0
+            for event in stream:
+                if event.kind == FORMAT_DESCRIPTION and stream.file == file:
+                    created = created or event.timestamp
+                elif event.kind in (GTID, GTID_TAGGED):
+                    return gtid(event).commit or created
+                elif stream.file != file or event.kind == MARIADB_GTID:
+                    break
+            return created
+        except MySQLError as error:
+            raise dump_error(error, session.spec, first, read=False) from error
+        finally:
+            session.close()  # the server would send all the rest

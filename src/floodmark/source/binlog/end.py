@@ -27,11 +27,11 @@ FIRST = 4
 PATIENCE = 30.0
 # Seconds between two looks at them: InnoDB renews its list only if nobody has read it for 0.1 s.
 PAUSE = 0.12
-_XA_PAUSE = 0.02
+_SHORT_PAUSE = 0.02
 # Whoever has been committing for this many seconds is named.
 _LONG = 2
-# In brackets: the thread that owns a GTID, in MySQL's gtid_owned ("uuid:7#12").
-_OWNER = re.compile(r"#(\d+)")
+# A number and the thread that owns it, in MySQL's gtid_owned ("uuid:7#12:8#13").
+_OWNED = re.compile(r"\d+#\d+")
 
 
 class LogFile(NamedTuple):
@@ -115,6 +115,33 @@ def log_end(session: Session, *, patience: float = PATIENCE, before: LogEnd | No
     return LogEnd(place, executed, executed, _owners(session, owned))
 
 
+def log_start(session: Session, *, patience: float = PATIENCE) -> LogEnd:
+    """An end without exceptions, to follow the log from: everything before its place is visible, and in its set.
+
+    An end by `log_end` won't do: what lies before its place and was not visible yet would never be read.
+    """
+    if version(session).mariadb:
+        end = log_end(session, patience=patience)
+        return replace(end, gtid=gtid_at(session, end.place))
+    if _executed(session)[0] is None:
+        return log_end(session, patience=patience)
+    place = logged_place(session)
+    if place is None:
+        raise no_log()
+    until = time.monotonic() + patience
+    first: frozenset[str] | None = None
+    while True:
+        executed, owned = _executed(session)
+        # Whoever has logged a transaction before the place owns its GTID until it is visible.
+        now = frozenset(_OWNED.findall(owned))
+        first = now if first is None else first & now
+        if not first:
+            return LogEnd(place, executed, executed)
+        if time.monotonic() > until:
+            return _held(None, _owners(session, owned) or ("a transaction that is committing",))
+        time.sleep(_SHORT_PAUSE)
+
+
 def _executed(session: Session) -> tuple[str | None, str]:
     """The executed transactions, and those that have a GTID but aren't executed yet; None if not all have GTIDs."""
     if version(session).numbers < (5, 6):
@@ -139,7 +166,7 @@ def _mariadb_end(session: Session, patience: float, before: LogEnd | None) -> Lo
     while left:
         if time.monotonic() > until:
             return _held(before, [*left.values()])
-        time.sleep(_XA_PAUSE)
+        time.sleep(_SHORT_PAUSE)
         left = {statement: first[statement] for statement in left if statement in _xa_commits(session)}
     waiting = "(STATE LIKE '%semi-sync%' OR STATE LIKE '%commit%')"
     return LogEnd(place, held_back_by=_named(session, waiting))
@@ -180,7 +207,7 @@ def _held(before: LogEnd | None, who: Sequence[str]) -> LogEnd:
 
 def _owners(session: Session, owned: str) -> tuple[str, ...]:
     """Who has had a GTID for long without being executed."""
-    threads = set(_OWNER.findall(owned))
+    threads = {one.partition("#")[2] for one in _OWNED.findall(owned)}
     return _named(session, f"ID IN ({', '.join(threads)})") if threads else ()
 
 

@@ -92,8 +92,7 @@ class FormatDescription:
         return "mariadb" in self.server.lower()
 
 
-@dataclass(frozen=True)
-class Gtid:
+class Gtid(NamedTuple):
     """The beginning of a transaction."""
 
     text: str  # `uuid:7`, `uuid:tag:7`, MariaDB's `0-1-7`; empty for an anonymous one
@@ -174,6 +173,14 @@ def rotate(body: memoryview) -> LogPlace:
 # ---------------------------------------------------------------- transactions
 
 
+_NUMBER, _MARIADB, _STATEMENT = struct.Struct("<q"), struct.Struct("<QIB"), struct.Struct("<BHH")
+
+
+@lru_cache(maxsize=64)
+def _uuid(data: bytes) -> str:
+    return str(UUID(bytes=data))
+
+
 def gtid(event: Event) -> Gtid:
     """The transaction that begins here, from an event of any of the four types."""
     body = event.body
@@ -182,8 +189,8 @@ def gtid(event: Event) -> Gtid:
             return _mariadb_gtid(event)
         if event.kind == GTID_TAGGED:
             return _tagged(body)
-        (number,) = struct.unpack_from("<q", body, 17)
-        text = "" if event.kind == ANONYMOUS else f"{UUID(bytes=bytes(body[1:17]))}:{number}"
+        (number,) = _NUMBER.unpack_from(body, 17)
+        text = "" if event.kind == ANONYMOUS else f"{_uuid(bytes(body[1:17]))}:{number}"
         # Before 5.7 the event ended here; before 8.0 it had no time of commit.
         commit = None
         if len(body) >= 49 and body[25] == 2:
@@ -226,7 +233,7 @@ def _tagged(body: memoryview) -> Gtid:
             raise ValueError
     if len(uuid) != 16 or number <= 0:
         raise ValueError
-    text = f"{UUID(bytes=uuid)}:{tag}:{number}" if tag else f"{UUID(bytes=uuid)}:{number}"
+    text = f"{_uuid(uuid)}:{tag}:{number}" if tag else f"{_uuid(uuid)}:{number}"
     return Gtid(text, None if commit is None else commit / 1e6)
 
 
@@ -248,7 +255,7 @@ _STANDALONE, _GROUP, _DDL, _PREPARED, _COMPLETED = 0x01, 0x02, 0x20, 0x40, 0x80
 
 def _mariadb_gtid(event: Event) -> Gtid:
     body = event.body
-    number, domain, flags = struct.unpack_from("<QIB", body)
+    number, domain, flags = _MARIADB.unpack_from(body)
     at = 13
     xid = None
     if flags & (_PREPARED | _COMPLETED):
@@ -281,7 +288,7 @@ def query(event: Event) -> Query:
     """The statement of a Query event, compressed or not."""
     body = event.body
     try:
-        schema, error, variables = struct.unpack_from("<BHH", body, 8)
+        schema, error, variables = _STATEMENT.unpack_from(body, 8)
         at = 13 + variables
         name = _piece(body, at, schema)
         at += schema
@@ -413,40 +420,27 @@ def _numbers(value: bytes) -> Sequence[int]:
     return found
 
 
-class RowsPart(NamedTuple):
-    """The part of a row event that holds rows, and which columns are in their images."""
-
-    columns: int
-    before: bytes | None  # bitmaps; None: there is no such image
-    after: bytes | None
-    partial: bool  # whether JSON columns may be changes instead of values
-    rows: memoryview | bytes
+# The number of columns, which of them are in the images before and after (None: there is no such image), and the rows.
+RowsPart = tuple[int, bytes | None, bytes | None, memoryview | bytes]
 
 
 def rows_part(kind: int, body: memoryview) -> RowsPart:
     """A row event without its header, and decompressed."""
     try:
-        at = 8
-        if kind not in _VERSION_1:
-            (extra,) = struct.unpack_from("<H", body, 8)
-            if extra < 2:
-                raise IndexError
-            at += extra
+        at = 8 if kind in _VERSION_1 else 8 + (body[8] | body[9] << 8)
+        if at == 9 or at > len(body) or (at == 8 and kind not in _VERSION_1):
+            raise IndexError
         columns, at = packed(body, at)
         width = (columns + 7) // 8
-        first = _piece(body, at, width)
-        at += width
-        second = None
-        if kind in UPDATES:
-            second = _piece(body, at, width)
-            at += width
-        rows: memoryview | bytes = body[at:]
-        if kind in COMPRESSED_ROWS:
-            rows = _inflated(body[at:])
-    except (IndexError, struct.error, zlib.error):
+        middle, end = at + width, at + (2 * width if kind in UPDATES else width)
+        if end > len(body):
+            raise IndexError
+        first, rows = bytes(body[at:middle]), body[end:]
+        changed = bytes(body[middle:end]) if kind in UPDATES else None
+        before, after = (None, first) if kind in INSERTS else (first, changed)
+        return columns, before, after, _inflated(rows) if kind in COMPRESSED_ROWS else rows
+    except (IndexError, zlib.error):
         raise _damaged("a row event") from None
-    before, after = (None, first) if kind in INSERTS else (first, second)
-    return RowsPart(columns, before, after, kind == PARTIAL_UPDATE, rows)
 
 
 # ---------------------------------------------------------------- compressed transactions
