@@ -1,4 +1,4 @@
-"""The compiled modules, the reader of rows and their hash, and which wheel they make; all else is in pyproject.toml.
+"""The compiled modules (readers of rows and of the binary log, and the hash of rows), and which wheel they make; the rest is in pyproject.toml.
 
 They use only Python's limited API, so one wheel (cp311-abi3) serves every Python from 3.11 on. FLOODMARK_WHEEL=pure makes
 the other one, without compiled code (py3-none-any), for machines that the first one doesn't fit.
@@ -19,7 +19,11 @@ COMPILED = [
         py_limited_api=True,
         define_macros=[("Py_LIMITED_API", hex(OLDEST))],
     )
-    for name in ("floodmark.source.rows.decoder_fast", "floodmark.model.row_hash_fast", "floodmark.source.binlog.keys_fast")
+    for name in (
+        "floodmark.source.rows.decoder_fast",
+        "floodmark.model.row_hash_fast",
+        "floodmark.source.binlog.keys_fast",
+    )
 ]
 
 if os.environ.get("FLOODMARK_WHEEL") == "pure":

@@ -19,7 +19,7 @@ _BECAUSE = {
     "log": "where the last sync ended",
     "newest_file": "the beginning of the newest file: no sync has followed this log yet",
     "given": "--from",
-    "since": "the file of that time",
+    "since": "--since: the file of that time, or the oldest one that is left",
 }
 
 
@@ -63,10 +63,10 @@ def changes(
     if begin is not None and since is not None:
         raise click.UsageError("--from and --since exclude each other")
     config = settings.load()
-    from floodmark.sync.log_preview import Stretching, look, moment, place, place_or_moment
+    from floodmark.sync.log_preview import LogRequest, look, moment, place, place_or_moment
 
     try:
-        wanted = Stretching(
+        wanted = LogRequest(
             tables,
             all_tables,
             place(begin) if begin is not None else None,

@@ -27,7 +27,7 @@ Connect = Callable[[], AbstractContextManager[Session]]
 
 
 @dataclass(frozen=True)
-class NoTable:
+class ManyTables:
     """What a job is about that reads many tables."""
 
     name: str = ""
@@ -49,7 +49,7 @@ class LogJob:
     server: str  # whose log it is
     before: str | None = None  # the GTIDs that earlier reads have taken
     read_timeout: int = 60
-    table: NoTable = field(default_factory=NoTable)
+    table: ManyTables = field(default_factory=ManyTables)
 
     def title(self, of: int) -> str:
         """The task's name in the Spark UI."""

@@ -145,9 +145,12 @@ def _session(spec: SourceSpec) -> Session:
 def _log(session: Session, schemas: set[str]) -> Fitness | None:
     """Whether the source's binary log could be followed; None if that can't be found out."""
     try:
-        return fitness(log_facts(session, trust_in(session), lambda: _session(session.spec)), sorted(schemas))
+        facts = log_facts(session, trust_in(session), lambda: _session(session.spec))
+    except Interrupted:
+        raise
     except FloodmarkError:
         return None
+    return fitness(facts, sorted(schemas))
 
 
 # ---------------------------------------------------------------- the URL

@@ -66,7 +66,7 @@ def follow_log(services: Services, names: Sequence[str]) -> State:
     try:
         while True:
             try:
-                return _Follow(services, held, names).go()
+                return _Attempt(services, held, names).go()
             except Overtaken:
                 held.release()
     finally:
@@ -101,7 +101,7 @@ def size_of(files: Sequence[LogFile], begin: LogPlace, end: LogPlace) -> int:
 
 
 @dataclass(frozen=True)
-class Now:
+class LogNow:
     """The source's log as it is now."""
 
     identity: LogIdentity
@@ -111,7 +111,7 @@ class Now:
 
 
 @dataclass(frozen=True)
-class Found:
+class LogFound:
     """What a read has found."""
 
     followed: FollowedChanges
@@ -119,7 +119,7 @@ class Found:
     files: tuple[DataFile, ...] = ()
 
 
-class _Follow:
+class _Attempt:
     """One attempt, on the state of the source's log at its beginning."""
 
     def __init__(self, services: Services, held: HeldTable, names: Sequence[str]) -> None:
@@ -156,7 +156,7 @@ class _Follow:
             seconds=time.monotonic() - self.began,
         )
 
-    def _now(self, session: Session) -> Now:
+    def _now(self, session: Session) -> LogNow:
         trust = self.services.looks(session).trust(session)
         facts = log_facts(session, trust)
         fitness(facts, {name.partition(".")[0] for name in self.names}).require()
@@ -164,7 +164,7 @@ class _Follow:
         known = source is not None and source.identity.server == identity.server
         end = log_end(session, before=source.end if source is not None and known else None)
         synced = int(facts.settings.variables.get("sync_binlog") or 1)
-        return Now(identity, end, log_files(session), synced)
+        return LogNow(identity, end, log_files(session), synced)
 
     def _claim(self) -> int:
         """Claims the log as we read it, and returns the number of the claim; raises Overtaken."""
@@ -189,7 +189,7 @@ class _Follow:
 
     # ---------------------------------------------------------------- reading
 
-    def _read(self, now: Now) -> Found:
+    def _read(self, now: LogNow) -> LogFound:
         """What lies between the last read and the present end; if the log doesn't have it any more, that it is lost."""
         source = self.state.source
         assert source is not None
@@ -204,10 +204,10 @@ class _Follow:
         known = source.identity.created if begin == source.next_start else 0
         if reads is None or (known and created.get(begin.file, known) != known):
             lost = FollowedChanges(now.end.place, now.end.place, reconcile=("lost",))
-            return Found(lost, {now.end.place.file: self._begun_by(now).created})
+            return LogFound(lost, {now.end.place.file: self._begun_by(now).created})
         if not reads:
             prepared = tuple(each.xa for each in source.prepared)
-            return Found(FollowedChanges(begin, begin, prepared=prepared), {begin.file: known})
+            return LogFound(FollowedChanges(begin, begin, prepared=prepared), {begin.file: known})
         followed = joined(
             [read.stretch for read in reads],
             now.end,
@@ -215,7 +215,7 @@ class _Follow:
             prepared=[each.xa for each in source.prepared],
             sync_binlog=now.sync_binlog,
         )
-        return Found(followed, created, tuple(file for read in reads for file in read.files))
+        return LogFound(followed, created, tuple(file for read in reads for file in read.files))
 
     def _elsewhere(self, before: LogEnd) -> LogPlace:
         """Where to go on at another server than the one that was read last."""
@@ -227,7 +227,7 @@ class _Follow:
         with self.services.session("changes") as session:
             return file_of(session, before.gtid)
 
-    def _read_between(self, now: Now, begin: LogPlace, before: LogEnd) -> list[LogRead]:
+    def _read_between(self, now: LogNow, begin: LogPlace, before: LogEnd) -> list[LogRead]:
         """The stretches between two places, in their order."""
         services, spec = self.services, self.services.config
         parts = stretches(now.files, begin, now.end)
@@ -258,7 +258,7 @@ class _Follow:
         with self.services.throttle.sessions("changes", 1) as [session]:
             yield session
 
-    def _begun_by(self, now: Now) -> LogIdentity:
+    def _begun_by(self, now: LogNow) -> LogIdentity:
         """The log's identity at its present end."""
         file = now.end.place.file
         events = LogEvents(self._session, LogPlace(file, FIRST), LogPlace(file, FIRST + 1))

@@ -1,7 +1,7 @@
 """What the next sync would follow in the source's binary log, by table. Reads the log, and writes nothing.
 
 Rows are only counted: no key or value is decoded, so that tables need not be described. Everything is read here, without
-Spark: a GB takes seconds.
+Spark.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 import re
 import time
-from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -25,8 +24,8 @@ from floodmark.model.events import Emit, StageBegan, StageEnded, Underway
 from floodmark.model.text import counted
 from floodmark.model.times import parse_moment, stamp, timestamp
 from floodmark.model.typed import Moment
-from floodmark.source.binlog.dump import LogEvents
-from floodmark.source.binlog.end import FIRST, LogFile, log_end, log_files, log_identity
+from floodmark.source.binlog.dump import LogEvents, place_at
+from floodmark.source.binlog.end import FIRST, LogFile, LogGone, log_end, log_files, log_identity
 from floodmark.source.binlog.fitness import fitness, log_facts
 from floodmark.source.binlog.walk import Stretch, Walk
 from floodmark.source.describe import list_tables, resolve
@@ -41,7 +40,7 @@ BeginBy = Literal["log", "newest_file", "given", "since"]
 
 
 @dataclass(frozen=True)
-class Stretching:
+class LogRequest:
     """Which part of the log to show, and of which tables, as the user wants it."""
 
     tables: tuple[str, ...] = ()
@@ -82,7 +81,7 @@ def moment(text: str) -> float:
     return parse_moment(timestamp(text)).timestamp()
 
 
-def look(config: Config, wanted: Stretching, emit: Emit) -> results.ChangesResult:
+def look(config: Config, wanted: LogRequest, emit: Emit) -> results.ChangesResult:
     """What the log says, from where the source's log of changes ends or from the given place on."""
     began = time.monotonic()
     with Session(config.source, purpose="changes") as session:
@@ -118,7 +117,7 @@ def look(config: Config, wanted: Stretching, emit: Emit) -> results.ChangesResul
     return _result(stretch, begin, by, end, files, since, time.monotonic() - began)
 
 
-def _scope(config: Config, session: Session, wanted: Stretching) -> _Scope:
+def _scope(config: Config, session: Session, wanted: LogRequest) -> _Scope:
     """The tables that were named, those of the schemas of the configured ones, or all."""
     if wanted.tables:
         names = [resolve(session, name, config.source.database) for name in wanted.tables]
@@ -141,15 +140,17 @@ class _Reader:
         with Session(self._config.source, purpose="changes") as session:
             yield session
 
-    def begin(self, wanted: Stretching) -> tuple[LogPlace, BeginBy]:
+    def begin(self, wanted: LogRequest) -> tuple[LogPlace, BeginBy]:
         """Where to begin, and by what."""
         newest = LogPlace(self._files[-1].name, FIRST)
         if wanted.begin is not None:
             self._check(wanted.begin)
             return wanted.begin, "given"
         if wanted.since is not None:
-            at = bisect_right(self._files, wanted.since, key=lambda file: self._begun(file.name))
-            return LogPlace(self._files[max(0, at - 1)].name, FIRST), "since"
+            try:
+                return place_at(self._session, wanted.since), "since"
+            except LogGone:  # it reaches back no further
+                return LogPlace(self._files[0].name, FIRST), "since"
         source = Log(Store(self._config.store), SOURCE_LOG).read().source
         if source is None or source.identity.server != self._server:
             return newest, "newest_file"
@@ -165,15 +166,6 @@ class _Reader:
                 f"the source's binary log has no file {begin.file}",
                 hint=f"it has {first} to {last}: floodmark changes --from {first}",
             )
-
-    def _begun(self, file: str) -> float:
-        """When a file was begun."""
-        events = LogEvents(
-            self._session, LogPlace(file, FIRST), LogPlace(file, FIRST + 1), server=self._server
-        )
-        for _ in events:
-            pass
-        return float(events.created)
 
     def read(self, walk: Walk, emit: Emit) -> None:
         """Takes the walk to its end; a long one tells how far it is."""

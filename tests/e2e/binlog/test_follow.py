@@ -11,7 +11,7 @@ from floodmark.model.changes import TableChanges
 from floodmark.setup.services.databases import DatabaseServer
 from floodmark.spark.context import Spark
 from floodmark.sync import changes as run
-from tests.conftest import BOTH, NO_MYSQL, SERVERS, Floodmark, Workspace, fresh_database, new_workspace
+from tests.conftest import BOTH, NO_MYSQL, SERVERS, Floodmark, fresh_database, new_workspace
 from tests.support.followed_log import LOGGED, Following
 
 

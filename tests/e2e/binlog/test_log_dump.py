@@ -25,10 +25,12 @@ from floodmark.source.binlog.end import (
     log_files,
     log_identity,
     log_start,
+    logged_place,
 )
 from floodmark.source.binlog.events import XID
 from floodmark.source.session import Session
 from tests.conftest import BOTH, NO_MYSQL, SERVERS
+from tests.support import log_writers
 from tests.support.replicas import replicated
 from tests.support.transfers import LOGGED
 
@@ -115,6 +117,33 @@ def test_a_log_that_ends_too_early_is_read_on_until_the_end_is_there(
     writing.join()
     never = refusal(spec, start, LogPlace(end.file, end.position + 100_000))
     assert isinstance(never, TransientError) and f"ends at {later}" in never.message
+
+
+@pytest.mark.both_servers
+def test_the_place_that_the_server_shows_is_reached_under_writers(kind: str, tmp_path: Path) -> None:
+    tries, several = 20, 0
+    with SERVERS[kind](args=[*LOGGED[kind], "--binlog-format=ROW", "--sync-binlog=1"]) as server:
+        log_writers.create(server)
+        spec = source(server, tmp_path)
+        with log_writers.writing(server), Session(spec) as session:
+            for _ in range(tries):
+                first, opened = Session(spec), list[Session]()
+                log_identity(first)  # from now on, it loses no time
+
+                def connect(first: Session = first, opened: list[Session] = opened) -> Session:
+                    opened.append(Session(spec) if opened else first)
+                    return opened[-1]
+
+                start, end = logged_place(session), None
+                while end is None or end == start:
+                    time.sleep(0.005)
+                    end = logged_place(session)
+                assert start is not None
+                events = LogEvents(connect, start, end)
+                kinds = [event.kind for event in events if event.size]
+                assert kinds and events.place == end
+                several += len(opened) > 1
+    print(f"{kind}: the dump ended before SHOW's place in {several} of {tries} tries")
 
 
 def test_what_goes_wrong_is_told_apart(logged: DatabaseServer, tmp_path: Path) -> None:

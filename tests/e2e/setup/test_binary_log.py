@@ -199,6 +199,16 @@ def test_doctor_says_how_to_switch_a_log_on(workspace: Workspace, kind: str) -> 
     assert ("remove skip-log-bin" if kind == "mysql" else "set log_bin, binlog_format = ROW") in found["hint"]
 
 
+def test_doctor_fails_nothing_if_a_second_connection_is_refused(orders: Workspace) -> None:
+    server, name = orders.database.server, orders.database.name
+    server.create_user("single", "single-pw", f"SELECT ON {name}.*", "PROCESS ON *.*")
+    server.execute("ALTER USER single@'%' WITH MAX_USER_CONNECTIONS 1")
+    orders.write(source={"url": server.url(name, "single", "single-pw")})
+    answer = doctor(orders)
+    assert (answer.code, answer.all("failure")) == (0, [])
+    assert "can't be told: " in answer.one("source", "binary log")["detail"]
+
+
 def test_init_says_in_the_file_whether_the_log_could_be_followed(
     logged: DatabaseServer, floodmark: Floodmark, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -20,6 +20,7 @@ GOOD = [
 ]
 COMPILED = [
     *GOOD, "floodmark/source/rows/decoder_fast.abi3.so", "floodmark/model/row_hash_fast.abi3.so",
+    "floodmark/source/binlog/keys_fast.abi3.so",
 ]  # fmt: skip
 OBJDUMP = "  NEEDED               libc.so.6\n 0000 DF *UND* 0000 (GLIBC_2.14) memcpy\n"
 
@@ -38,7 +39,7 @@ def test_a_wheel_has_nothing_that_no_user_needs(faults: Callable[[list[str]], li
 def test_a_wheel_without_its_pages_or_its_reader_is_refused() -> None:
     assert any("manual" in fault for fault in dist.pure_faults(GOOD[:-1]))
     assert any("compiler" in fault for fault in dist.compiled_faults(GOOD, OBJDUMP))
-    assert any("row_hash_fast" in fault for fault in dist.compiled_faults(COMPILED[:-1], OBJDUMP))
+    assert any("keys_fast" in fault for fault in dist.compiled_faults(COMPILED[:-1], OBJDUMP))
     assert any(".so" in fault for fault in dist.pure_faults(COMPILED))
 
 
@@ -50,6 +51,7 @@ def test_a_reader_that_older_systems_can_t_load_is_refused(told: str) -> None:
 def test_a_source_distribution_has_no_tests() -> None:
     good = ["pyproject.toml", "setup.py", "README.md", "LICENSE", "man/floodmark.1"]
     good += ["src/floodmark/source/rows/decoder_fast.pyx", "src/floodmark/model/row_hash_fast.pyx"]
+    good += ["src/floodmark/source/binlog/keys_fast.pyx"]
     assert dist.source_faults(good) == []
     assert dist.source_faults([*good, "tests/support/orders.py"]) == ["has tests/support/orders.py"]
     assert dist.source_faults(good[1:]) == ["lacks pyproject.toml"]

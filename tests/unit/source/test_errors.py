@@ -60,3 +60,15 @@ def test_an_untrusted_certificate_is_distinguished_from_another_host_s_whatever_
 def test_an_error_without_a_number_is_transient() -> None:
     for arguments in ((), ("text",)):
         assert isinstance(translated(MySQLError(*arguments), SPEC), TransientError)
+
+
+@pytest.mark.parametrize(
+    ("text", "hint"),
+    [
+        ("you need (at least one of) the SUPER, REPLICATION CLIENT privilege(s)", "GRANT REPLICATION CLIENT ON *.* TO reader"),
+        ("you need (at least one of) the PROCESS privilege(s) for this", "GRANT PROCESS ON *.* TO reader"),
+        ("Zugriff verweigert", "check the names"),
+    ],
+)  # fmt: skip
+def test_a_missing_privilege_is_granted_as_the_server_names_it(text: str, hint: str) -> None:
+    assert (translated(MySQLError(1227, text), SPEC).hint or "").startswith(hint)

@@ -86,7 +86,7 @@ def examine_source(config: Config, names: tuple[str, ...], file_lock: threading.
         try:
             server = server_facts(session)
             yield from check_server(server, spec, TableOptions(**config.defaults).overlap_seconds)
-            yield binary_log(_fitness(session, config, server))
+            yield _log(session, config, server)
         except FloodmarkError as error:
             yield SECTION.failed("answer", error)
             yield from TABLES.skipped("tables", "the source does not answer")
@@ -303,11 +303,15 @@ def binary_log(log: Fitness) -> Check:
     )
 
 
-def _fitness(session: Session, config: Config, server: ServerFacts) -> Fitness:
+def _log(session: Session, config: Config, server: ServerFacts) -> Check:
     schemas = {name.partition(".")[0] for name in config.tables} or {config.source.database or "*"}
     named = sorted(schema for schema in schemas if "*" not in schema and "?" not in schema)
-    facts = log_facts(session, server.trust, lambda: _session(config.source))
-    return fitness(facts, named, longest_pause(Store(config.store)))
+    try:
+        facts = log_facts(session, server.trust, lambda: _session(config.source))
+    except FloodmarkError as error:  # perhaps no second connection is allowed
+        said = f"whether it could be followed can't be told: {' '.join(error.message.split())}"
+        return SECTION.ok("binary log", f"not used, because cursors find the changes; {said}")
+    return binary_log(fitness(facts, named, longest_pause(Store(config.store))))
 
 
 def longest_pause(store: Store) -> float:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from itertools import pairwise
 
+from floodmark.config.load import SourceSpec
 from floodmark.model.changes import LogPlace
 from floodmark.model.errors import ConfigError, DataError, FloodmarkError, TransientError
 from floodmark.source.binlog.end import FIRST, LogGone, log_files, log_identity, no_log
@@ -81,9 +82,9 @@ def _after(session: Session, start: LogPlace) -> LogPlace:
     )
 
 
-def dump_error(error: MySQLError, session: Session, start: LogPlace, read: bool) -> FloodmarkError:
+def dump_error(error: MySQLError, spec: SourceSpec, start: LogPlace, read: bool) -> FloodmarkError:
     """What the error of a dump means; `read`: whether it came after at least one event of the file."""
-    ours = translated(error, session.spec)
+    ours = translated(error, spec)
     code, text = (*error.args, "")[:2]
     if code != _FATAL:
         return ours
@@ -202,7 +203,7 @@ class LogEvents:
                     self.place.file, max(self.place.position, stream.place)
                 )  # behind skipped events
             except MySQLError as error:
-                raise dump_error(error, session, self.place, read) from error
+                raise dump_error(error, session.spec, self.place, read) from error
             finally:
                 self._session = None
                 session.close()  # the server would send all the rest
@@ -252,6 +253,6 @@ def begun_at(connect: Connect, file: str) -> float:
                     break
             return created
         except MySQLError as error:
-            raise dump_error(error, session, first, read=False) from error
+            raise dump_error(error, session.spec, first, read=False) from error
         finally:
             session.close()  # the server would send all the rest

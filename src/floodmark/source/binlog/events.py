@@ -92,8 +92,7 @@ class FormatDescription:
         return "mariadb" in self.server.lower()
 
 
-@dataclass(frozen=True)
-class Gtid:
+class Gtid(NamedTuple):
     """The beginning of a transaction."""
 
     text: str  # `uuid:7`, `uuid:tag:7`, MariaDB's `0-1-7`; empty for an anonymous one
@@ -115,7 +114,7 @@ class Query(NamedTuple):
 def _damaged(what: str) -> Damaged:
     return Damaged(
         f"the binary log has {what} that can't be read",
-        hint="run CHECK on the log: mysqlbinlog --verify-binlog-checksum",
+        hint="run the command again; if it says the same, see `mysqlbinlog --verify-binlog-checksum`",
     )
 
 
@@ -174,6 +173,14 @@ def rotate(body: memoryview) -> LogPlace:
 # ---------------------------------------------------------------- transactions
 
 
+_NUMBER, _MARIADB, _STATEMENT = struct.Struct("<q"), struct.Struct("<QIB"), struct.Struct("<BHH")
+
+
+@lru_cache(maxsize=64)
+def _uuid(data: bytes) -> str:
+    return str(UUID(bytes=data))
+
+
 def gtid(event: Event) -> Gtid:
     """The transaction that begins here, from an event of any of the four types."""
     body = event.body
@@ -182,8 +189,8 @@ def gtid(event: Event) -> Gtid:
             return _mariadb_gtid(event)
         if event.kind == GTID_TAGGED:
             return _tagged(body)
-        (number,) = struct.unpack_from("<q", body, 17)
-        text = "" if event.kind == ANONYMOUS else f"{UUID(bytes=bytes(body[1:17]))}:{number}"
+        (number,) = _NUMBER.unpack_from(body, 17)
+        text = "" if event.kind == ANONYMOUS else f"{_uuid(bytes(body[1:17]))}:{number}"
         # Before 5.7 the event ended here; before 8.0 it had no time of commit.
         commit = None
         if len(body) >= 49 and body[25] == 2:
@@ -226,7 +233,7 @@ def _tagged(body: memoryview) -> Gtid:
             raise ValueError
     if len(uuid) != 16 or number <= 0:
         raise ValueError
-    text = f"{UUID(bytes=uuid)}:{tag}:{number}" if tag else f"{UUID(bytes=uuid)}:{number}"
+    text = f"{_uuid(uuid)}:{tag}:{number}" if tag else f"{_uuid(uuid)}:{number}"
     return Gtid(text, None if commit is None else commit / 1e6)
 
 
@@ -248,7 +255,7 @@ _STANDALONE, _GROUP, _DDL, _PREPARED, _COMPLETED = 0x01, 0x02, 0x20, 0x40, 0x80
 
 def _mariadb_gtid(event: Event) -> Gtid:
     body = event.body
-    number, domain, flags = struct.unpack_from("<QIB", body)
+    number, domain, flags = _MARIADB.unpack_from(body)
     at = 13
     xid = None
     if flags & (_PREPARED | _COMPLETED):
@@ -281,7 +288,7 @@ def query(event: Event) -> Query:
     """The statement of a Query event, compressed or not."""
     body = event.body
     try:
-        schema, error, variables = struct.unpack_from("<BHH", body, 8)
+        schema, error, variables = _STATEMENT.unpack_from(body, 8)
         at = 13 + variables
         name = _piece(body, at, schema)
         at += schema
@@ -413,40 +420,27 @@ def _numbers(value: bytes) -> Sequence[int]:
     return found
 
 
-class RowsPart(NamedTuple):
-    """The part of a row event that holds rows, and which columns are in their images."""
-
-    columns: int
-    before: bytes | None  # bitmaps; None: there is no such image
-    after: bytes | None
-    partial: bool  # whether JSON columns may be changes instead of values
-    rows: memoryview | bytes
+# The number of columns, which of them are in the images before and after (None: there is no such image), and the rows.
+RowsPart = tuple[int, bytes | None, bytes | None, memoryview | bytes]
 
 
 def rows_part(kind: int, body: memoryview) -> RowsPart:
     """A row event without its header, and decompressed."""
     try:
-        at = 8
-        if kind not in _VERSION_1:
-            (extra,) = struct.unpack_from("<H", body, 8)
-            if extra < 2:
-                raise IndexError
-            at += extra
+        at = 8 if kind in _VERSION_1 else 8 + (body[8] | body[9] << 8)
+        if at == 9 or at > len(body) or (at == 8 and kind not in _VERSION_1):
+            raise IndexError
         columns, at = packed(body, at)
         width = (columns + 7) // 8
-        first = _piece(body, at, width)
-        at += width
-        second = None
-        if kind in UPDATES:
-            second = _piece(body, at, width)
-            at += width
-        rows: memoryview | bytes = body[at:]
-        if kind in COMPRESSED_ROWS:
-            rows = _inflated(body[at:])
-    except (IndexError, struct.error, zlib.error):
+        middle, end = at + width, at + (2 * width if kind in UPDATES else width)
+        if end > len(body):
+            raise IndexError
+        first, rows = bytes(body[at:middle]), body[end:]
+        changed = bytes(body[middle:end]) if kind in UPDATES else None
+        before, after = (None, first) if kind in INSERTS else (first, changed)
+        return columns, before, after, _inflated(rows) if kind in COMPRESSED_ROWS else rows
+    except (IndexError, zlib.error):
         raise _damaged("a row event") from None
-    before, after = (None, first) if kind in INSERTS else (first, second)
-    return RowsPart(columns, before, after, kind == PARTIAL_UPDATE, rows)
 
 
 # ---------------------------------------------------------------- compressed transactions
@@ -459,7 +453,7 @@ PIECE = 256 << 10
 def payload(body: memoryview) -> Iterator[Event]:
     """The events within a compressed transaction, decompressed as they are taken."""
     try:
-        at, size, algorithm = 0, None, _PLAIN
+        at, size, whole, algorithm = 0, None, None, _PLAIN
         while (field := packed(body, at))[0]:
             length, at = packed(body, field[1])
             value = _piece(body, at, length)
@@ -468,6 +462,8 @@ def payload(body: memoryview) -> Iterator[Event]:
                 size, _ = packed(value, 0)
             elif field[0] == 2:
                 algorithm, _ = packed(value, 0)
+            elif field[0] == 3:
+                whole, _ = packed(value, 0)
         at = field[1]
         if size is None or at + size > len(body):
             raise IndexError
@@ -480,10 +476,10 @@ def payload(body: memoryview) -> Iterator[Event]:
         )
     source = pa.BufferReader(pa.py_buffer(body[at : at + size]))
     stream: Any = pa.CompressedInputStream(source, "zstd") if algorithm == _ZSTD else source
-    return _inner(stream)
+    return _inner(stream, size if whole is None else whole)
 
 
-def _inner(stream: Any) -> Iterator[Event]:
+def _inner(stream: Any, left: int) -> Iterator[Event]:
     held, at = memoryview(b""), 0
     while True:
         head = held[at : at + HEADER.size]
@@ -493,11 +489,14 @@ def _inner(stream: Any) -> Iterator[Event]:
         if len(held) - at < wanted:
             held, at = _refilled(stream, held[at:], wanted), 0
             if not held:
-                return
+                break
             continue
         timestamp, kind, server, size, _, flags = HEADER.unpack(head)
         yield Event(kind, timestamp, flags, 0, 0, held[at + HEADER.size : at + size], server)
         at += size
+        left -= size
+    if left:  # a stream that was cut off ends like any other
+        raise _damaged("a compressed transaction")
 
 
 def _refilled(stream: Any, rest: memoryview, wanted: int) -> memoryview:

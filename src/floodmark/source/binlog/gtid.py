@@ -83,7 +83,15 @@ class GtidSet:
 
         MariaDB: if this one doesn't name a transaction's server, the highest number in its domain decides.
         """
-        return not (GtidSet.parse(other) if isinstance(other, str) else other).minus(self)
+        if isinstance(other, str):
+            source, _, number = other.rpartition(":")
+            if number.isdecimal() and (
+                known := self._intervals.get(source)
+            ):  # a single one, as events have it
+                at = bisect_left(known[1], int(number))
+                return at < len(known[0]) and known[0][at] <= int(number)
+            other = GtidSet.parse(other)
+        return not other.minus(self)
 
     def minus(self, other: GtidSet) -> GtidSet:
         """The transactions that the other set lacks. MariaDB: the last one of each server whose last one it lacks."""

@@ -74,7 +74,7 @@ class KeyRows:
         self._columns = [_Cells(c, shape, n) for c, n in zip(described.key, self._ordinals, strict=True)]
         self._schema = pa.schema([(c.name, field_of(c).arrow) for c in described.key])
         self._json = (sum(kind == _JSON for kind in shape.types) + 7) // 8
-        self._plans: dict[tuple[_Bytes | None, _Bytes | None], _Plan] = {}
+        self._plans: dict[tuple[int, int, _Bytes | None, _Bytes | None], _Plan] = {}
         self._cells = self._empty()
         self._count = 0
         self._ready: pa.RecordBatch | None = None  # taken, but refused once
@@ -92,24 +92,30 @@ class KeyRows:
 
         Raises Incomplete, after having taken the others, if it does not hold all of them.
         """
-        part = rows_part(kind, body)
-        if part.columns != len(self._shape.types):
-            raise Damaged("the binary log has a row event that differs from its Table_map")
-        plan = self._plans.get(part[1:3])
+        columns, before, after, rows = rows_part(kind, body)
+        plan = self._plans.get((kind, columns, before, after))
         if plan is None:
-            plan = self._plans[part[1:3]] = self._plan(part.before, part.after)
-        partial = self._json if kind == PARTIAL_UPDATE else -1
-        found = compiled.gather(part.rows, *plan[:4], partial, self._cells) if compiled is not None else None
-        rows, keys, nulls = gathered(part.rows, *plan[:4], partial, self._cells) if found is None else found
+            plan = self._plans[kind, columns, before, after] = self._plan(kind, columns, before, after)
+        what, slot, lacks = plan
+        found = compiled.gather(rows, *what, self._cells) if compiled is not None else None
+        count, keys, nulls = gathered(rows, *what, self._cells) if found is None else found
         self._count += keys
-        counts = RowCounts(*(rows if kind in kinds else 0 for kinds in (INSERTS, UPDATES, DELETES)))
-        if plan.lacks is not None:  # even if it has no rows: a row without a column takes no bytes
-            raise Incomplete(f"a row event does not hold column {plan.lacks} of the key", counts)
+        counts = (
+            RowCounts(count, 0, 0)
+            if not slot
+            else RowCounts(0, count, 0)
+            if slot == 1
+            else RowCounts(0, 0, count)
+        )
+        if lacks is not None:  # even if it has no rows: a row without a column takes no bytes
+            raise Incomplete(f"a row event does not hold column {lacks} of the key", counts)
         if nulls:
             raise Incomplete("a key has a NULL", counts)
         return counts
 
-    def _plan(self, before: _Bytes | None, after: _Bytes | None) -> _Plan:
+    def _plan(self, kind: int, columns: int, before: _Bytes | None, after: _Bytes | None) -> _Plan:
+        if columns != len(self._shape.types):
+            raise Damaged("the binary log has a row event that differs from its Table_map")
         steps: list[_Bytes | None] = []
         wanted: list[bool] = []
         seen: set[int] = set()
@@ -119,14 +125,16 @@ class KeyRows:
                 steps.append(None)
                 wanted.append(False)
                 continue
-            present = [n for n in range(len(self._shape.types)) if image[n >> 3] >> (n & 7) & 1]
+            present = [n for n in range(columns) if image[n >> 3] >> (n & 7) & 1]
             seen |= set(present)  # what the after image lacks has not changed since the before image
             missing = [n for n in self._ordinals if n not in seen]
             if missing:
                 lacks = self._columns[self._ordinals.index(missing[0])].column.name
             wanted.append(not missing)
             steps.append(b"".join(self._step(n) for n in present))
-        return _Plan(steps[0], steps[1], wanted[0], wanted[1], lacks)
+        slot = next(n for n, kinds in enumerate((INSERTS, UPDATES, DELETES)) if kind in kinds)
+        partial = self._json if kind == PARTIAL_UPDATE else -1
+        return _Plan((steps[0], steps[1], wanted[0], wanted[1], partial), slot, lacks)
 
     def _step(self, number: int) -> _Bytes:
         prefixed, width = cell_form(self._shape, number)
@@ -158,12 +166,12 @@ class KeyRows:
 
 
 class _Plan(NamedTuple):
-    """What to do with the images of a row event."""
+    """What to do with row events of one type that have the same columns in their images."""
 
-    before: bytes | None  # for each column in the image: prefixed, width, its number in the key or -1
-    after: bytes | None
-    old: bool  # whether the key before can be told, and the one after
-    new: bool
+    # For each column in the images: prefixed, width, its number in the key or -1. Whether the keys before and after
+    # can be told. How many bytes say which JSON columns are changes.
+    what: tuple[bytes | None, bytes | None, bool, bool, int]
+    slot: int  # 0: inserts, 1: updates, 2: deletes
     lacks: str | None  # a column of the key that an image lacks
 
 
@@ -318,7 +326,7 @@ def _ordinals(described: KeyDescription, shape: TableMap) -> list[int]:
         if missing := [c.name for c in described.key if c.name not in shape.names]:
             raise DoesNotFit(f"the log's rows have no column {missing[0]}")
         ordinals = [shape.names.index(c.name) for c in described.key]
-    elif len(described.columns) != len(shape.types):
+    elif len(described.columns) != len(shape.types) - _hidden(described, shape):
         raise DoesNotFit(
             f"{len(described.columns)} columns are described, the log's rows have {len(shape.types)}"
         )
@@ -347,6 +355,12 @@ def _ordinals(described: KeyDescription, shape: TableMap) -> list[int]:
     for number in range(len(shape.types)):
         cell_form(shape, number)
     return ordinals
+
+
+def _hidden(described: KeyDescription, shape: TableMap) -> int:
+    """How many columns nobody sees: MariaDB's SYSTEM VERSIONING adds two of TIMESTAMP(6) behind all others."""
+    versioned = shape.types[-2:] == bytes((_TIMESTAMP_2, _TIMESTAMP_2)) and shape.metadata[-2:] == (6, 6)
+    return 2 if versioned and len(shape.types) == len(described.columns) + 2 else 0
 
 
 def _fits(type_: str, kind: int, meta: int) -> bool:

@@ -52,7 +52,7 @@ def gather(rows, before, after, bint old, bint new, Py_ssize_t partial, cells):
         if after is not None:
             PyObject_GetBuffer(after, &second, PyBUF_SIMPLE)
             images[1].steps, images[1].count = <const Step*>second.buf, second.len // <Py_ssize_t>sizeof(Step)
-        if not width or not _fit(&images[0], width) or not _fit(&images[1], width):
+        if not _fit(&images[0], width) or not _fit(&images[1], width):
             return None
         if not _located(<const uint8_t*>data.buf, data.len, images, old, new, partial, width, &found):
             return None
@@ -137,7 +137,7 @@ cdef bint _room(Found* found, Py_ssize_t width) noexcept:
     if found.keys + 2 <= found.room:
         return True
     wanted = 2 * found.room + 16
-    more = <Cell*>realloc(found.cells, wanted * width * sizeof(Cell))
+    more = <Cell*>realloc(found.cells, wanted * max(width, 1) * sizeof(Cell))  # without a key, rows are only counted
     if more == NULL:
         return False
     found.cells, found.room = more, wanted

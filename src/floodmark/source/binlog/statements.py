@@ -27,7 +27,7 @@ _WEIGHT: tuple[Effect, ...] = ("ddl", "truncate", "replaced", "statement")
 Step = Literal["begin", "commit", "rollback", "xa start", "xa commit", "xa rollback"]
 
 
-class Transaction(NamedTuple):
+class Boundary(NamedTuple):
     """A statement that begins or ends a transaction."""
 
     step: Step
@@ -66,7 +66,7 @@ _MOST_WORDS = 4
 # ---------------------------------------------------------------- tokens
 
 
-class Token(NamedTuple):
+class SqlToken(NamedTuple):
     """A word or a quoted name, or one other character. Text in single quotes is none."""
 
     text: str
@@ -101,15 +101,15 @@ def _pattern(single: bool, double: bool) -> re.Pattern[str]:
 _PATTERNS = _pattern(True, True), _pattern(False, False), _pattern(True, False)
 
 
-def _tokens(text: str, pattern: re.Pattern[str]) -> Iterator[Token]:
+def _tokens(text: str, pattern: re.Pattern[str]) -> Iterator[SqlToken]:
     for found in pattern.finditer(text):
         kind = found.lastgroup
         if kind == "name":
-            yield Token(found["name"].replace("``", "`"), quoted=True)
+            yield SqlToken(found["name"].replace("``", "`"), quoted=True)
         elif kind == "double":  # a name with ANSI_QUOTES, else text
-            yield Token(found["double"].replace('""', '"'), quoted=True)
+            yield SqlToken(found["double"].replace('""', '"'), quoted=True)
         elif kind in ("word", "sign"):
-            yield Token(found[0])
+            yield SqlToken(found[0])
 
 
 def _fold(name: str) -> str:
@@ -120,7 +120,7 @@ def _fold(name: str) -> str:
 # ---------------------------------------------------------------- the tables that are followed
 
 
-class Followed:
+class NamedTables:
     """Names of tables, `schema.table`, found by the tokens that a statement names them with."""
 
     def __init__(self, names: Iterable[str]) -> None:
@@ -141,7 +141,7 @@ class Followed:
         """The tables that are called this: one, unless names differ only in case."""
         return self._by_table.get(_fold(table), {}).get(_fold(schema), ())
 
-    def among(self, tokens: Sequence[Token], schema: str) -> Iterator[str]:
+    def among(self, tokens: Sequence[SqlToken], schema: str) -> Iterator[str]:
         """The tables that tokens name; those without a qualifier are in `schema`."""
         for number, token in enumerate(tokens):
             if token.named and _fold(token.text) in self._by_table:
@@ -186,14 +186,14 @@ _XID = re.compile(
 )
 
 
-def transaction(text: bytes) -> Transaction | None:
+def boundary(text: bytes) -> Boundary | None:
     """The step of a transaction that a statement is; None for any other."""
     plain = text.strip()
     if (step := _SIMPLE.get(plain) or _SIMPLE.get(plain.upper())) is not None:
-        return Transaction(step)
+        return Boundary(step)
     if (found := _XA.fullmatch(text)) is not None:
         word = found[1].upper()
-        return Transaction(
+        return Boundary(
             "xa commit" if word == b"COMMIT" else "xa rollback" if word == b"ROLLBACK" else "xa start",
             _xid(found[2]),
         )
@@ -216,9 +216,9 @@ def _xid(text: bytes) -> str | None:
         return None
 
 
-def meaning(text: bytes, schema: str, followed: Followed) -> Meaning:
+def meaning(text: bytes, schema: str, followed: NamedTables) -> Meaning:
     """What a statement means for the tables that are followed; `schema` is the one for names without any."""
-    if transaction(text) is not None:
+    if boundary(text) is not None:
         return Meaning("", {})
     try:
         said, known = text.decode(), True
@@ -241,7 +241,7 @@ def meaning(text: bytes, schema: str, followed: Followed) -> Meaning:
     return Meaning(words, effects, anything)
 
 
-def _words(tokens: Sequence[Token]) -> str:
+def _words(tokens: Sequence[SqlToken]) -> str:
     """The first words of a statement: those that are not names or values."""
     found: list[str] = []
     for token in tokens:
@@ -254,7 +254,7 @@ def _words(tokens: Sequence[Token]) -> str:
 
 
 def _effects(
-    tokens: Sequence[Token], schema: str, followed: Followed, text: str, known: bool, conditional: bool
+    tokens: Sequence[SqlToken], schema: str, followed: NamedTables, text: str, known: bool, conditional: bool
 ) -> Iterator[tuple[str | None, Effect]]:
     """The tables that a statement concerns in one reading of its text, some twice; None: any table."""
     while tokens and tokens[0].text in ("(", ";"):
@@ -318,7 +318,7 @@ def _effect(words: Sequence[str]) -> Effect | Literal["any", "database"] | None:
     return "ddl"
 
 
-def _created(tokens: Sequence[Token], words: Sequence[str]) -> Sequence[Token]:
+def _created(tokens: Sequence[SqlToken], words: Sequence[str]) -> Sequence[SqlToken]:
     """The tokens that name the table in a CREATE TABLE."""
     rest = list(tokens[words.index("TABLE") + 1 :])
     if [token.text.upper() for token in rest[:3]] == ["IF", "NOT", "EXISTS"]:
@@ -332,7 +332,7 @@ def _created(tokens: Sequence[Token], words: Sequence[str]) -> Sequence[Token]:
 
 
 def _of_schemas(
-    tokens: Sequence[Token], words: Sequence[str], schema: str, followed: Followed, known: bool
+    tokens: Sequence[SqlToken], words: Sequence[str], schema: str, followed: NamedTables, known: bool
 ) -> Iterator[str]:
     """The tables of the schemas that a DROP or ALTER DATABASE may be about."""
     if not known:

@@ -30,7 +30,7 @@ from floodmark.source.binlog import events as log
 from floodmark.source.binlog.events import Event, Gtid
 from floodmark.source.binlog.gtid import GtidSet, unaccounted
 from floodmark.source.binlog.keys import Incomplete, KeyRows, RowCounts
-from floodmark.source.binlog.statements import Effect, Followed, meaning, transaction
+from floodmark.source.binlog.statements import Effect, NamedTables, boundary, meaning
 
 # Takes a portion of a table's keys, and returns the name of the file that they are in.
 Write = Callable[[str, Sequence[pa.RecordBatch]], str]
@@ -159,7 +159,7 @@ class Walk:
         self.created: dict[str, int] = {}  # by file, as its Format_description says
         self._described, self._also, self._write, self._most = described, also, write, most or HELD
         self._within = within
-        self._followed = Followed(described)
+        self._followed = NamedTables(described)
         self._visible = None if end.visible is None else GtidSet.parse(end.visible)
         self._before = None if not before or end.visible is None else GtidSet.parse(before)
         self._gtids = GtidSet()
@@ -199,16 +199,17 @@ class Walk:
         if self.place.position >= self._limit:
             self.over = True
         for event in () if self.over else events:
-            if event.size and event.place >= self._limit:
-                self.over = True
-                break
-            self._take(event)
             if event.size:
+                if event.place >= self._limit:
+                    self.over = True
+                    break
+                self.bytes += event.place + event.size - self._at  # with those that the stream has skipped
                 self._events += 1
+                self._last = event.kind
                 if not self._events & 0xFF:
                     told(self.bytes)
-                self.bytes += event.place + event.size - self._at  # with those that the stream has skipped
-                self._last = event.kind
+            self._take(event)
+            if event.size and event.kind != log.ROTATE:
                 self._at = event.place + event.size
             if self._under is None and not self.over:
                 self.place = LogPlace(self._file, self._at)
@@ -257,8 +258,8 @@ class Walk:
 
     def _rotate(self, event: Event) -> None:
         following = log.rotate(event.body)
-        if event.size or following.file == self._file:
-            return  # the one that begins the next file, or this dump, counts
+        if following.file == self._file:
+            return  # the one that begins a dump, or the file that the last one named
         if self._last not in (log.ROTATE, log.STOP):
             self._torn.append(self._file)
         self._under, self._last = None, 0
@@ -333,7 +334,7 @@ class Walk:
 
     def _query(self, event: Event) -> None:
         said = log.query(event)
-        step = transaction(said.text)
+        step = boundary(said.text)
         if step is None:
             under = self._opened()
             if under.taken:

@@ -47,6 +47,8 @@ def test_sets_of_mysql_are_sets(one: list[tuple[str, int, int]], other: list[tup
     assert a.contains(b) == (every(other) <= every(one))
     assert (a == b) == (every(one) == every(other))
     assert bool(a) == bool(one)
+    for source, number in every(other):
+        assert a.contains(f"{source}:{number}") == ((source, number) in every(one))
     assert GtidSet.parse(a.text()) == a
     a.update(b)
     assert listed(a) == every(one) | every(other)
@@ -112,4 +114,5 @@ def test_65_000_transactions_are_added_in_a_fraction_of_a_second() -> None:
     for number in numbers:
         gtids.add(number)
     assert gtids.text() == f"{A}:1-65000,{B}:blue:1-65000"
+    assert all(gtids.contains(number) for number in numbers)
     assert time.process_time() - began < 1

@@ -212,12 +212,13 @@ def steps(forms: list[tuple[int, int]], present: list[int], key: list[int]) -> b
     return b"".join(struct.pack("<iii", *forms[n], key.index(n) if n in key else -1) for n in present)
 
 
-def both(rows: bytes, *plan: Any, key: list[tuple[int, int]]) -> None:
+def both(rows: bytes, *given_: Any, key: list[tuple[int, int]]) -> None:
     """Gathers in both ways; they agree, or only Python decides."""
 
     def empty() -> list[tuple[bytearray, bytearray | None]]:
         return [(bytearray(b"before"), bytearray(8) if prefixed else None) for prefixed, _ in key]
 
+    plan: Any = given_
     compiled_into, python_into = empty(), empty()
     compiled = keys.compiled.gather(rows, *plan, compiled_into)
     try:

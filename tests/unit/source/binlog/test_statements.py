@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from floodmark.source.binlog.events import xid_text
-from floodmark.source.binlog.statements import Followed, Transaction, meaning, transaction
+from floodmark.source.binlog.statements import Boundary, NamedTables, boundary, meaning
 
-TABLES = Followed(("shop.orders", "shop.items", "crm.orders", "crm.größe", "Shop2.Mixed", "shop.odd`name"))
+TABLES = NamedTables(("shop.orders", "shop.items", "crm.orders", "crm.größe", "Shop2.Mixed", "shop.odd`name"))
 ALL = "all"
 
 
@@ -142,23 +142,23 @@ def test_only_first_words_are_shown(text: str, words: str) -> None:
 @pytest.mark.parametrize(
     ("text", "step"),
     [
-        (b"BEGIN", Transaction("begin")),
-        (b"commit", Transaction("commit")),
-        (b" ROLLBACK ", Transaction("rollback")),
-        (b"XA START X'6162',X'63',7", Transaction("xa start", xid_text(7, b"ab", b"c"))),
-        (b"XA COMMIT X'6162',X'',1", Transaction("xa commit", "X'6162',X'',1")),
-        (b"xa rollback 'ab'", Transaction("xa rollback", "X'6162',X'',1")),
-        (b"XA COMMIT 0x6162 , '' , 0x10 ONE PHASE", Transaction("xa commit", "X'6162',X'',16")),
-        (b"XA COMMIT @secret", Transaction("xa commit")),
+        (b"BEGIN", Boundary("begin")),
+        (b"commit", Boundary("commit")),
+        (b" ROLLBACK ", Boundary("rollback")),
+        (b"XA START X'6162',X'63',7", Boundary("xa start", xid_text(7, b"ab", b"c"))),
+        (b"XA COMMIT X'6162',X'',1", Boundary("xa commit", "X'6162',X'',1")),
+        (b"xa rollback 'ab'", Boundary("xa rollback", "X'6162',X'',1")),
+        (b"XA COMMIT 0x6162 , '' , 0x10 ONE PHASE", Boundary("xa commit", "X'6162',X'',16")),
+        (b"XA COMMIT @secret", Boundary("xa commit")),
         (b"XA END X'6162',X'',1", None),
         (b"ROLLBACK TO `x`", None),
         (b"DROP TABLE x", None),
     ],
 )
-def test_transactions_begin_and_end_with_statements(text: bytes, step: Transaction | None) -> None:
-    assert transaction(text) == step
+def test_transactions_begin_and_end_with_statements(text: bytes, step: Boundary | None) -> None:
+    assert boundary(text) == step
 
 
 def test_names_that_differ_only_in_case_are_both_concerned() -> None:
-    followed = Followed(("a.T", "a.t"))
+    followed = NamedTables(("a.T", "a.t"))
     assert set(meaning(b"DROP TABLE t", "a", followed).effects) == {"a.T", "a.t"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -49,7 +50,7 @@ class Read:
         end: LogPlace | None = None,
         most: int = 1 << 20,
     ) -> None:
-        self.files: dict[str, list[int]] = {}
+        self.files: dict[str, list[Any]] = {}
         self.skip: set[int] = set()
         end = end or place_after(*events)
         self.walk = Walk(START, LogEnd(end, visible), TABLES, self.write, before=before, most=most)
@@ -73,6 +74,10 @@ class Read:
 
     def why(self, name: str) -> tuple[str, ...]:
         return self.found.tables.get(name, TableChanges()).reconcile
+
+
+def is_over(read: Read) -> bool:
+    return read.walk.over
 
 
 def a(number: int = 1) -> Event:
@@ -101,11 +106,11 @@ def test_the_read_ends_at_its_end() -> None:
 def test_a_walk_that_has_not_reached_its_end_goes_on_behind_the_last_transaction() -> None:
     first, second = transaction(1, a(), insert(1, 1)), transaction(2, a(), insert(1, 2))
     read = Read(first, second[:3], end=place_after(first, second))
-    assert not read.walk.over
+    assert not is_over(read)
     assert read.walk.place == place_after(first)
     assert read.counts("shop.a") == (1, 0, 0)
     read.walk.follow(placed(second, start=read.walk.place.position))
-    assert read.walk.over
+    assert is_over(read)
     again = read.walk.stretch().followed
     assert again.tables["shop.a"].inserts == 2
 
@@ -380,3 +385,14 @@ def test_an_unknown_event_stops_the_read() -> None:
 
 def test_an_incident_reconciles_all() -> None:
     assert Read(event(26), transaction(1)).found.reconcile == ("lost",)
+
+
+def test_a_dump_may_end_between_two_files() -> None:
+    following, last = "binlog.000002", transaction(2, a(2), insert(2, 2))
+    first = [*transaction(1, a(), insert(1, 1)), rotate(following)]
+    read = Read(first, end=place_after(last, file=following))
+    assert read.walk.place == LogPlace(following, 4)
+    read.walk.follow(placed(last))  # of the next dump, without what it begins with
+    assert read.walk.over
+    assert read.walk.stretch().followed.next_start == place_after(last, file=following)
+    assert read.walk.stretch().torn == ()
