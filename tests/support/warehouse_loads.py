@@ -285,7 +285,12 @@ class PostgresPlace:
 
     @property
     def spec(self) -> dict[str, Any]:
-        return {"kind": "postgres", "schema": self.schema, "host": str(self.folder), "database": self.database}
+        return {
+            "kind": "postgres",
+            "schema": self.schema,
+            "host": str(self.folder),
+            "database": self.database,
+        }
 
 
 Place = DuckPlace | RedshiftPlace | PostgresPlace
