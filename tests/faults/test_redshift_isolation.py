@@ -14,6 +14,7 @@ import pytest
 from floodmark.config.load import StoreSpec
 from floodmark.load.protocol import Warehouse
 from floodmark.model.errors import ConfigError, ConflictError, TransientError
+from floodmark.model.ledger import TargetFiller
 from floodmark.setup.services.s3 import SeaweedFS
 from floodmark.store.store import Store
 from tests.support.interrupted_loaders import before_transaction
@@ -140,7 +141,7 @@ def test_many_loads_of_two_targets_at_once_never_conflict(fills: tuple[Fill, Fil
 def test_a_reset_after_a_load_was_decided_stops_it(fill: Fill, place: RedshiftPlace) -> None:
     fill.load(fill.commit([row(1)]))
     fill.warehouse = before_transaction(
-        place, lambda: place.faulty().set_epoch("pipe-1", "log-1", "shop.orders", "orders", 7)
+        place, lambda: place.faulty().set_epoch(TargetFiller("pipe-1", "log-1", "shop.orders", 7), "orders")
     )
     with pytest.raises(ConflictError, match="was reset"):
         fill.load(fill.commit([row(2)]))
@@ -149,7 +150,7 @@ def test_a_reset_after_a_load_was_decided_stops_it(fill: Fill, place: RedshiftPl
 
 def test_a_first_load_is_stopped_by_a_reset_too(fill: Fill, place: RedshiftPlace) -> None:
     fill.warehouse = before_transaction(
-        place, lambda: place.faulty().set_epoch("pipe-1", "log-1", "shop.orders", "orders", 7)
+        place, lambda: place.faulty().set_epoch(TargetFiller("pipe-1", "log-1", "shop.orders", 7), "orders")
     )
     with pytest.raises(ConflictError, match="was reset"):
         fill.load(fill.commit([row(1)]))

@@ -11,6 +11,7 @@ from dataclasses import replace
 import pytest
 
 from floodmark.model.errors import ConfigError, TransientError
+from floodmark.model.ledger import TargetFiller
 from floodmark.model.lineage import with_lineage
 from tests.support.described import changed
 from tests.support.interrupted_loaders import before_ledger
@@ -39,7 +40,7 @@ def test_a_target_created_by_a_concurrent_load_is_not_mistaken_for_missing(
     fill: Fill, place: RedshiftPlace, before: str
 ) -> None:
     if before == "a reset":
-        place.open().set_epoch("pipe-1", "log-1", "shop.orders", "orders", 0)
+        place.open().set_epoch(TargetFiller("pipe-1", "log-1", "shop.orders", 0), "orders")
     else:
         theirs = Fill(place, fill.store, changed(ORDERS, target="other"), log="log-2")
         theirs.load(theirs.commit([row(1)]))

@@ -79,6 +79,7 @@ def test_of_ten_concurrent_runs_one_works_and_nine_exit_with_code_3(workspace: W
     with Gate(workspace, 7 * 490) as gate:  # the last ten rows are read slowly: the others come meanwhile
         name = workspace.full_name("orders")
         workspace.write(tables={name: {"where": gate.where}})
+        workspace.synced("orders", limit=100)  # so that only the one that works starts a Spark
         gate.close()
         started = [workspace.run.start("sync", "-t", name, "--json") for _ in range(10)]
         ended = [(*p.communicate(timeout=120), p.returncode) for p in started]

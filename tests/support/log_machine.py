@@ -128,11 +128,8 @@ class MemoryWarehouse:
     def shares(self, request: LoadRequest) -> bool:
         return False
 
-    def set_epoch(
-        self, pipeline: str, log: str, table: str, target: str, epoch: int, *, adopt: bool = False
-    ) -> None:
-        holder = TargetFiller(pipeline, log, table, epoch)
-        check_new_epoch(self.ledger(log, target), holder, target, adopt)
+    def set_epoch(self, holder: TargetFiller, target: str, *, adopt: bool = False) -> None:
+        check_new_epoch(self.ledger(holder.log, target), holder, target, adopt)
         self.fault.step(lambda: setattr(self, "holder", holder))
 
 

@@ -10,7 +10,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -263,7 +263,7 @@ def stage(session: Session, spec: PostgresPut, request: LoadRequest, decision: D
     for number, (commit, _) in enumerate(decision.staged):
         for file in commit.files:
             with pq.ParquetFile(next(paths)) as parquet:
-                check_footer(parquet.metadata, file, spec.fields, file.path, request.table.name)
+                check_footer(parquet.metadata, file, spec.fields, file.path)
                 batches = parquet.iter_batches(columns=[field.name for field in spec.fields])
                 rows = session.copy(quote(STAGE), [*names, _COMMIT], batches, str(number))
             if rows != file.rows:
@@ -389,14 +389,11 @@ class Postgres:
             there = Target(session, self.schema, TARGETS).columns()
             return load_sums(session.query(self._sql.sums())) if there else []
 
-    def set_epoch(
-        self, pipeline: str, log: str, table: str, target: str, epoch: int, *, adopt: bool = False
-    ) -> None:
+    def set_epoch(self, holder: TargetFiller, target: str, *, adopt: bool = False) -> None:
         self._created(*KEYED)
-        with about(table), self._session(target) as session:
-            holder = TargetFiller(pipeline, log, table, epoch)
-            check_new_epoch(self._ledger(session, log, target, None), holder, target, adopt)
-            session.run(self._sql.upsert(TARGETS, [(target, pipeline, log, table, epoch)]))
+        with about(holder.table), self._session(target) as session:
+            check_new_epoch(self._ledger(session, holder.log, target, None), holder, target, adopt)
+            session.run(self._sql.upsert(TARGETS, [(target, *astuple(holder))]))
             self._commit(session)
 
     def recount(self, pipeline: str, log: str, target: str) -> None:
@@ -491,9 +488,7 @@ class Postgres:
             kept = Count(request.target, request.log, request.epoch, *left, int(count))
             session.run(self._sql.upsert(COUNTS, [kept.row]))
             if decision.set_holder:
-                holder = request.holder
-                row = (request.target, holder.pipeline, holder.log, holder.table, holder.epoch)
-                session.run(self._sql.upsert(TARGETS, [row]))
+                session.run(self._sql.upsert(TARGETS, [(request.target, *astuple(request.holder))]))
             request.at_work(Step("commit"), 0)
             try:
                 self._commit(session)

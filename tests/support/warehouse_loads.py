@@ -242,32 +242,33 @@ class LosesPostgresCommit(Postgres):
 
 
 class PostgresPlace:
-    """A private database of PostgreSQL, the warehouse that only tests know."""
+    """A private schema of PostgreSQL, the warehouse that only tests know."""
 
     kind = "postgres"
 
-    def __init__(self, folder: Path, database: str) -> None:
-        self.folder, self.database = folder, database
+    def __init__(self, folder: Path, database: str, schema: str) -> None:
+        self.folder, self.database, self.schema = folder, database, schema
 
     def connect(self) -> Backend:
         return Backend.own(self.folder, self.database)
 
     def open(self) -> Warehouse:
-        return Postgres(self.connect, wait=5.0)
+        return Postgres(self.connect, self.schema, wait=5.0)
 
     def losing(self, when: str) -> Warehouse:
-        warehouse = LosesPostgresCommit(self.connect)
+        warehouse = LosesPostgresCommit(self.connect, self.schema)
         warehouse.when = when
         return warehouse
 
     def gone_after_commit(self) -> Warehouse:
-        warehouse = LosesPostgresCommit(self.connect)
+        warehouse = LosesPostgresCommit(self.connect, self.schema)
         warehouse.for_good = True
         return warehouse
 
     def run(self, sql: str) -> list[tuple[Any, ...]]:
         session = Session(self.connect())
         try:
+            session.run(f"SET search_path TO {self.schema}")
             return session.query(sql)
         finally:
             session.close()
@@ -280,11 +281,16 @@ class PostgresPlace:
 
     @property
     def empty(self) -> bool:
-        return self.run("SELECT 1 FROM pg_tables WHERE schemaname = 'public'") == []
+        return self.run(f"SELECT 1 FROM pg_tables WHERE schemaname = '{self.schema}'") == []
 
     @property
     def spec(self) -> dict[str, Any]:
-        return {"kind": "postgres", "schema": "public", "host": str(self.folder), "database": self.database}
+        return {
+            "kind": "postgres",
+            "schema": self.schema,
+            "host": str(self.folder),
+            "database": self.database,
+        }
 
 
 Place = DuckPlace | RedshiftPlace | PostgresPlace

@@ -66,11 +66,10 @@ def changed(tree: ast.Module) -> set[str]:
         if isinstance(value, ast.Call) and ast.unparse(value.func).rpartition(".")[2] in LOCKS
     }
     for function in (f for f in ast.walk(tree) if isinstance(f, ast.FunctionDef | ast.AsyncFunctionDef)):
-        local = {a.arg for a in ast.walk(function) if isinstance(a, ast.arg)}
-        local |= {
-            n.id for n in ast.walk(function) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)
-        }
-        for node in ast.walk(function):
+        inside = list(ast.walk(function))
+        local = {a.arg for a in inside if isinstance(a, ast.arg)}
+        local |= {n.id for n in inside if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+        for node in inside:
             if isinstance(node, ast.Global):
                 found |= set(node.names)
             thing: ast.expr | None = None

@@ -34,7 +34,6 @@ def description(described: dict[int, Table], commit: DataCommit, name: str) -> T
         raise DataError(
             f"the log has no description of the files of commit {commit.n}",
             hint=f"read the table again: floodmark watermark reset -t {name}",
-            table=name,
         )
     return table
 

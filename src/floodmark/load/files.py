@@ -146,23 +146,19 @@ def file_fields(table: Table, way: LoadAs, newest: Table) -> tuple[Field, ...]:
     return key_fields(table, every) if by_key(way) else every
 
 
-def check_footer(
-    footer: pq.FileMetaData, file: DataFile, fields: Sequence[Field], uri: str, table: str
-) -> bool:
+def check_footer(footer: pq.FileMetaData, file: DataFile, fields: Sequence[Field], uri: str) -> bool:
     """DataError if a file has other columns or rows than it should; returns whether READ_FIELD follows its fields."""
     found = footer.schema.to_arrow_schema()
     expected = [(field.name, _in_file(field.arrow)) for field in fields]
     told = found.names[len(expected) :] == [READ_FIELD]
     if found.names[: len(found.names) - told] != [name for name, _ in expected]:
-        raise DataError(
-            f"the file {uri} has columns {found.names}, not {[n for n, _ in expected]}", table=table
-        )
+        raise DataError(f"the file {uri} has columns {found.names}, not {[n for n, _ in expected]}")
     for (name, type_), is_type in zip(expected, found.types, strict=False):
         if _in_file(is_type) != type_:
-            raise DataError(f"column {name} is {is_type} in the file {uri}, not {type_}", table=table)
+            raise DataError(f"column {name} is {is_type} in the file {uri}, not {type_}")
     if footer.num_rows != file.rows:
         said = f"the file {file.path} has {footer.num_rows:,} rows, but its commit says {file.rows:,}"
-        raise DataError(said, table=table)
+        raise DataError(said)
     return told
 
 

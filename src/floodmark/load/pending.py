@@ -21,7 +21,7 @@ from floodmark.log.log import Log
 from floodmark.model import log_lines
 from floodmark.model.commit import Commit, WithFiles, by_key, files_of, wide
 from floodmark.model.errors import ConflictError, DataError
-from floodmark.model.ledger import Ledger, LedgerRow, Part
+from floodmark.model.ledger import Ledger, LedgerRow, Part, TargetFiller
 from floodmark.model.run import Finding, Step
 from floodmark.model.table import Table
 from floodmark.model.text import counted
@@ -354,7 +354,8 @@ def _same_epoch(
         )
     if state.load_epoch > (ledger.epoch or 0):
         target = _described(state).target
-        warehouse.set_epoch(pipeline, state.log, state.table_name, target, state.load_epoch, adopt=adopt)
+        holder = TargetFiller(pipeline, state.log, state.table_name, state.load_epoch)
+        warehouse.set_epoch(holder, target, adopt=adopt)
         return ledger_for(warehouse, state, target)
     return ledger
 
@@ -375,7 +376,6 @@ def _findings(log: Log, state: State, choice: Choice, adopt: bool) -> tuple[Find
         raise DataError(
             f"{detail}, and without a key their rows can't be told from new ones",
             hint="restore the log from a backup of the store; or continue with --force, which may duplicate rows",
-            table=state.table_name,
         )
     return (Finding("ledger_ahead", state.table_name, detail, {"commits": [row.n for row in choice.lost]}),)
 
@@ -394,7 +394,6 @@ def _check_there(state: State, choice: Choice) -> None:
     raise DataError(
         f"commits that were loaded before have to load again, but their files were cleaned: {numbers}{more}",
         hint=f"{hint}; to read the whole table again: floodmark watermark reset -t {name}",
-        table=name,
     )
 
 

@@ -175,9 +175,7 @@ class Warehouse(Protocol):
         UnknownOutcome if the answer to COMMIT was lost and the ledger can't be read.
         """
 
-    def set_epoch(
-        self, pipeline: str, log: str, table: str, target: str, epoch: int, *, adopt: bool = False
-    ) -> None:
+    def set_epoch(self, holder: TargetFiller, target: str, *, adopt: bool = False) -> None:
         """Begin a new load epoch, which stops loads of earlier ones; ConflictError if a later one exists."""
 
     def rows(self, target: str) -> int:

@@ -49,7 +49,6 @@ def check_target(target: str, table: str) -> None:
         raise ConfigError(
             f"the target {target.lower()} has a name reserved for Floodmark's own tables ({OUR_TABLES}…)",
             hint=f"set tables.{table}.target in the configuration",
-            table=table,
         )
 
 

@@ -81,7 +81,7 @@ class Sources:
             del self._known[table]
             self._doubted.add(table)
             why, servers = ", and one run must read from one of them", [known.server, found.server]
-            raise several_servers(table, servers, why) if what == "server" else exchanged(table)
+            raise several_servers(servers, why) if what == "server" else exchanged()
 
     def twice(self, go: Callable[[], T], again: Callable[[], T] | None = None) -> T:
         """The same once more, or what to do instead, if something else was read."""
@@ -91,23 +91,21 @@ class Sources:
             return (again or go)()
 
 
-def several_servers(table: str, servers: Sequence[str], why: str = "") -> TransientError:
+def several_servers(servers: Sequence[str], why: str = "") -> TransientError:
     """The error for an address that leads to several servers, of which one can't be used."""
     named = " and ".join(server_place(server) for server in servers)
     return SourceChanged(
         f"source.url leads to several servers, {named}{why}",
         hint="run again: nothing is lost; if it keeps happening, let source.url name one server, or have the "
         "load balancer keep the connections of one client on one server",
-        table=table,
     )
 
 
-def exchanged(table: str) -> TransientError:
+def exchanged() -> TransientError:
     """The error for a table that was another one when its rows were read."""
     return SourceChanged(
         "the table was altered, or exchanged for another one, while it was being read",
         hint="run again: nothing is lost, and what was read of it meanwhile doesn't count",
-        table=table,
     )
 
 

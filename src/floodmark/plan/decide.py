@@ -390,7 +390,6 @@ def limited(
         raise ConfigError(
             f"--limit {most}: more rows than that share the cursor {end[0]}, and without a key they can't be split",
             hint="use a larger --limit",
-            table=table.name,
         )
     return before
 

@@ -254,12 +254,12 @@ def _since(source: Source, request: SyncOptions) -> TablePlan:
     """Reads a user-specified stretch again; the watermark does not move."""
     table = source.table
     if not temporal(table):
-        raise ConfigError("--since needs a cursor that is a time", table=table.name)
+        raise ConfigError("--since needs a cursor that is a time")
     if not table.key and not request.force:
         raise ConfigError(
-            "--since would load rows twice: the table has no key to merge by", hint="use --force to do it anyway",
-            table=table.name,
-        )  # fmt: skip
+            "--since would load rows twice: the table has no key to merge by",
+            hint="use --force to do it anyway",
+        )
     low: Position = (cursor_value(table, request.since or ""),)
     settled, position = settle(source.of(low=low)), source.reading.state.position
     nothing = TablePlan(Intent("sync", table, strategy=strategy_of(request, 0)))
@@ -286,11 +286,10 @@ def _since(source: Source, request: SyncOptions) -> TablePlan:
 def _snapshot(source: Source, table: Table, request: SyncOptions) -> TablePlan:
     if request.most is not None:
         raise ConfigError(
-            "--limit and --max-chunks can't be used with mode full: a snapshot is all or nothing",
-            table=table.name,
+            "--limit and --max-chunks can't be used with mode full: a snapshot is all or nothing"
         )
     if request.since is not None:
-        raise ConfigError("--since needs a cursor; this table is read whole (mode full)", table=table.name)
+        raise ConfigError("--since needs a cursor; this table is read whole (mode full)")
     session = source.session
     rows = edges.table_rows(session, table)
     window = Window(token_hex(8), None, None, "snapshot", (), open_work.now(session), rows)
@@ -332,7 +331,6 @@ def read_again(source: Source, settled: Settled) -> Again:
                 f"open transactions of engine {reading.trust.engine} can't be seen, and without a key nothing can be read"
                 " again: their rows would be missing",
                 hint=f"set tables.{table.name}.mode: full, or overlap_seconds: 0 if no transaction writes to it",
-                table=table.name,
             )
         return Again(notes=(overlap.said_missed(why),) if why else ())
     found: list[Slice] = []
@@ -411,5 +409,4 @@ def _check_cursors(session: Session, table: Table, state: State) -> None:
         f"{counted(rows, 'row')} of {table.name} {'has' if rows == 1 else 'have'} {lacking}, and without a key "
         "they can't be read: they would be missing",
         hint=f"{', '.join(cures)}, or set tables.{table.name}.mode: full",
-        table=table.name,
     )

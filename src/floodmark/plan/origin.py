@@ -73,7 +73,7 @@ def check_origin(source: Source, settled: Settled, rewritten: Position | None = 
         return _checked(source, settled, rewritten)
     except DataError as error:
         if source.doubted and not source.reading.state.progress.done:
-            raise exchanged(source.table.name) from error
+            raise exchanged() from error
         raise
 
 
@@ -208,7 +208,7 @@ class _Look:
     def check_alone(self, why: str) -> None:
         """Raises TransientError if the server is a different one than before, and the address leads to others still."""
         if self.moved and (other := elsewhere(self.session)):
-            raise several_servers(self.table.name, [server_of(self.session), other], f"; on the first, {why}")
+            raise several_servers([server_of(self.session), other], f"; on the first, {why}")
 
     def _newer(self, by: Sequence[str], after: Position, upto: Position | None = None) -> bool:
         """Whether there are rows after a position or key; those that no longer match `where` count too."""
@@ -256,14 +256,12 @@ class _Look:
             f"the source is not the one that was read before: {verdict.why}",
             hint=f"if that is intended: floodmark watermark accept -t {name}, which reads {self._all()} again; "
             "otherwise check where `source.url` points",
-            table=name,
         )
 
     def _behind(self, why: str) -> TransientError:
         return TransientError(
             f"the replica is behind what was read before: {why}",
             hint="run the sync again when it has caught up; nothing is lost",
-            table=self.table.name,
         )
 
     def _set_back(self, why: str) -> DataError:
@@ -274,7 +272,6 @@ class _Look:
             hint=f"after a restore or a failover: floodmark watermark accept -t {name}, which reads {self._all()} again; "
             f"or floodmark watermark set -t {name} with the time of the backup, then floodmark verify -t {name} --repair; "
             "if the newest rows were just deleted, use the time of the newest row that is left",
-            table=name,
         )
 
     def _all(self) -> str:

@@ -160,7 +160,6 @@ def clock_notes(reading: Reading, settled: Settled) -> list[str]:
             f"{clock.zone_change(settled.zone)}: rows written since may be before the watermark",
             hint="the table has no key, so they alone can't be read again: empty the target and reset the table "
             f"with --force, or continue without them: floodmark watermark set -t {table.name} with the time of the watermark",
-            table=table.name,
         )
     check_not_in_the_future(table, state, settled)
     if not settled.back:
@@ -177,7 +176,6 @@ def clock_notes(reading: Reading, settled: Settled) -> list[str]:
             f"{said}: rows written since may be before the watermark",
             hint="the table has no key, so they alone can't be read again: reset the table with --force, or "
             f"continue without them: floodmark watermark set -t {table.name} with the time of the watermark",
-            table=table.name,
         )
     return [f"{said}: rows written in between may be before the watermark, and there is no key to merge by"]
 
@@ -190,7 +188,6 @@ def check_not_in_the_future(table: Table, state: State, settled: Settled) -> Non
         raise DataError(
             f"the watermark {state.position[0]}, as Unix time in {table.recipe.unix}, is in the future: rows written since were left out",
             hint=f"read the table again: floodmark watermark reset -t {table.name} --mysql-only",
-            table=table.name,
         )
 
 

@@ -149,7 +149,6 @@ def begins_whole(state: State, table: Table, request: SyncOptions) -> bool:
         raise ConfigError(
             "--limit and --max-chunks can't be used with a sync that replaces all rows of the target",
             hint="run one sync without them",
-            table=table.name,
         )
     return whole
 
@@ -248,7 +247,6 @@ def _check_excluded(session: Session, now: Table, state: State, options: TableOp
             raise ConfigError(
                 f"`exclude` has {name}, but {user} sees no such column in {now.name}",
                 hint=f"{meant} If not, remove it: {why}" if meant else "correct the name, or remove it",
-                table=now.name,
             )
         if every and before is not None and name.lower() in gone:
             old = {current(c.name, happened(before, now)).lower(): c for c in before.columns}
@@ -258,7 +256,6 @@ def _check_excluded(session: Session, now: Table, state: State, options: TableOp
                 raise ConfigError(
                     f"`exclude` has {name}, which {now.name} no longer has: it was dropped, or it is {' or '.join(found)} now",
                     hint=f"if it was dropped, remove {name} from `exclude`; if it was renamed, exclude its new name instead",
-                    table=now.name,
                 )
     return unseen if every else ()
 
@@ -278,7 +275,6 @@ def check_dropped(session: Session, table: Table, gone: Sequence[str]) -> None:
             f"the source no longer shows {names}, and {user} may not read every column of {table.name}: it was dropped, or "
             f"{user} has lost the right to read it",
             hint=f"GRANT SELECT ({names}) ON {table.name} TO '{user}'@'…'; if that is intended: `exclude: [{names}]`",
-            table=table.name,
         )
 
 
@@ -360,7 +356,6 @@ def _filled(
         raise DataError(
             f"earlier rows {differ} in {', '.join(owed)}, and without a key they can't be read again",
             hint=f"exclude it; or {recipe.go_on(before)}",
-            table=table.name,
         )
     columns = tuple(filled.get(c.name, c) for c in table.columns)
     source, lineage = replace(table.source, columns=columns), replace(table.lineage, owed=tuple(owed))

@@ -16,7 +16,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from weakref import WeakSet
 
 from floodmark.config.load import PauseWhen, SourceSpec
-from floodmark.host.threads import RecentAnswers
+from floodmark.host.threads import RecentAnswers, StoppableCondition
 from floodmark.model.errors import ConfigError, Interrupted, TransientError
 from floodmark.model.open_work import OpenWork, Sight, Trust
 from floodmark.model.table import Table
@@ -45,7 +45,7 @@ class Throttle:
     def __init__(self, source: SourceSpec, said: Callable[[str], None] = lambda text: None) -> None:
         self._source = source
         self._said = said
-        self._change = threading.Condition()
+        self._change = StoppableCondition()
         self._tasks = self._sessions = self._asking = 0
         self._mine = Counter[int]()  # sessions by thread
         self._recent = RecentAnswers(shares_errors=False)
@@ -179,12 +179,14 @@ class Throttle:
         self._wait_until_calm(stopped)
         began = time.monotonic()
         with self._change:
-            while not self._room_for_task(cores, attempts):
-                if self._tasks == 0 and time.monotonic() - began > PATIENCE:
-                    break  # the driver's sessions may be waiting for this very task
-                self._change.wait(0.5)
-                if stopped():
-                    raise Interrupted("stopped")
+            # Without a task running, the driver's sessions may be waiting for this very one.
+            self._change.until(
+                lambda: (
+                    self._room_for_task(cores, attempts)
+                    or (self._tasks == 0 and time.monotonic() - began > PATIENCE)
+                ),
+                stopped,
+            )
             self._tasks += attempts
         self.drop_kept(sys.maxsize)
         try:

@@ -92,9 +92,7 @@ def source_id(session: Session, table: Table, with_id: bool, like: str = "") -> 
     except ConfigError:  # no privilege to see ids, or a server of another kind
         rows = session.rows(f"SELECT {server_sql(session)}, {creation_time(table)}, NULL")
     if rows is None:
-        raise TransientError(
-            "the server no longer answers", hint="run again: nothing is lost", table=table.name
-        )
+        raise TransientError("the server no longer answers", hint="run again: nothing is lost")
     server, created, number = rows[0]
     return SourceId(as_text(server), as_text(created) or None, int(number) if number else None)
 
@@ -113,7 +111,6 @@ def end_read(session: Session, table: Table, expected: SourceId, commits: bool =
             f"source.url leads to a proxy that splits reads and writes: it sends single queries to {server_place(expected.server)}, "
             f"but transactions to {server_place(found.server)}",
             hint="let source.url name a server, or a port or user of the proxy whose statements all go to one server",
-            table=table.name,
         )
     return found
 

@@ -68,7 +68,7 @@ def check(table: Table, options: TableOptions) -> None:
         said, hint = f"deletes: {options.deletes} {untold}", f"set {where}.deletes: ignore, or mode: full"
     else:
         return
-    raise ConfigError(said, hint=hint, table=table.name)
+    raise ConfigError(said, hint=hint)
 
 
 def due(state: State, options: TableOptions, now: datetime) -> bool:
@@ -108,7 +108,7 @@ def look(services: Services, state: State, options: TableOptions, force: bool) -
 
     def totals(source: int, warehouse: int) -> None:
         if options.deletes != "ignore" and implausible(warehouse, source) and not force:
-            raise _implausible(table, warehouse - source, warehouse)
+            raise _implausible(table.target, warehouse - source, warehouse)
 
     found = compare(services, table, state, only_keys=True, also=changing, totals=totals, most=HELD)
     return Swept(
@@ -148,7 +148,7 @@ def lacking(services: Services, table: Table, keys: Sequence[Key], rows: int, fo
             weighed = key_weights(session, table, absent)
             empty = len(absent) >= rows and edges.empty(session, table)
         if absent and not force and (empty or implausible(rows, rows - len(absent))):
-            raise _implausible(table, len(absent), rows)
+            raise _implausible(table.target, len(absent), rows)
     return key_table(table, absent, weighed)
 
 
@@ -179,11 +179,10 @@ def in_target(services: Services, table: Table, keys: pa.Table) -> pa.Table:
     return pa.concat_tables([those_there(keys.slice(i, at_once)) for i in starts])
 
 
-def _implausible(table: Table, deleted: int, rows: int) -> DataError:
+def _implausible(target: str, deleted: int, rows: int) -> DataError:
     return DataError(
-        f"{deleted:,} of the {rows:,} rows in {table.target} are gone from the source: nothing was deleted",
+        f"{deleted:,} of the {rows:,} rows in {target} are gone from the source: nothing was deleted",
         hint=FORCE,
-        table=table.name,
     )
 
 
@@ -210,7 +209,6 @@ def check_repairable(services: Services, table: Table, state: State, options: Ta
         raise ConfigError(
             "a table without a key can't be repaired row by row",
             hint=f"read it again into an empty target: floodmark watermark reset -t {table.name} --force",
-            table=table.name,
         )
     # Rows of a source that is behind would replace newer ones.
     with services.session("verify") as session:

@@ -15,7 +15,7 @@ from floodmark.log.fold import State, restarted_by
 from floodmark.log.log import Log
 from floodmark.log.pipeline import Start, Starts, StorePipeline
 from floodmark.model import results
-from floodmark.model.errors import ConfigError, FloodmarkError, Interrupted, exit_code
+from floodmark.model.errors import ConfigError, FloodmarkError, Interrupted, about, exit_code
 from floodmark.model.notes import sentence
 from floodmark.model.policies import tells_rows_apart, when_too_long
 from floodmark.model.run import SyncOptions, Wait
@@ -194,9 +194,10 @@ def plan(config: Config, name: str, options: SyncOptions) -> Preview:
             raise StoredTables(config, store).explained(error, name) from None
         chosen, log = config.options(name), Log(store, name)
         request = replace(options, slice_rows=chosen.slice_rows)
-        found = discover_with_notes(session, name, chosen, config.source.database)
-        source = source_of(session, found, log.read(), chosen)
-        made = preview(source, found, config, log, request, Starts(store, config))
+        with about(name):
+            found = discover_with_notes(session, name, chosen, config.source.database)
+            source = source_of(session, found, log.read(), chosen)
+            made = preview(source, found, config, log, request, Starts(store, config))
     ours = StorePipeline(store, config.warehouse.label).known_id
     return replace(made, load=look_briefly(config.warehouse, log, made.state, made.plan.table, ours))
 

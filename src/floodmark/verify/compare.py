@@ -86,7 +86,7 @@ def compare(
     if table.mode == "full" and promised is None:
         notes.append(NO_WATERMARK)
     if found.suspicious and table.key and not only_keys and _changed(services, table, state):
-        raise _changing(table)
+        raise _changing()
     suspects, misread = found.suspects, False
     confirmed = _confirmed(services, table, state, suspects, only_keys, also) if suspects else Differences()
     if not confirmed and (sample := _misread(services, scope, state, found.sample)):
@@ -116,7 +116,7 @@ def _since_snapshot(
         return found  # reading the snapshot's files would cost more than it could tell
     held = holds(services, state, promised)
     if held is False and _changed(services, table, state):
-        raise _changing(table)
+        raise _changing()
     if held is None:
         return replace(found, notes=(*found.notes, NO_WATERMARK))
     if not held:
@@ -157,7 +157,6 @@ def check_compared(table: Table, found: Differences) -> None:
         raise DataError(
             f"nothing could be compared: every row ({rows}) is after the watermark",
             hint=f"run floodmark sync -t {table.name} first",
-            table=table.name,
         )
 
 
@@ -200,14 +199,13 @@ def _confirmed(
             return replace(found, agree=not lost)
         if _loaded(services, table, Log(services.store, table.name).read()) == before:
             return found
-    raise _changing(table)
+    raise _changing()
 
 
-def _changing(table: Table) -> ConflictError:
+def _changing() -> ConflictError:
     return ConflictError(
         "other runs keep changing the table, so no difference can be confirmed",
         hint="run verify again when they have finished",
-        table=table.name,
     )
 
 
@@ -250,17 +248,12 @@ def loaded_state(services: Services, table: Table) -> State:
                 f"{counted(rows, 'row')} {'waits' if rows == 1 else 'wait'} to be loaded, "
                 "so source and warehouse can't agree yet",
                 hint=f"run floodmark sync -t {table.name} first",
-                table=table.name,
             )
         other, what = who(held.run, held.owner), counted(rows, "row")
         if not told:
             services.emit(Noted(table.name, f"waiting for {other} to load {what}"))
             told = True
-    raise ConflictError(
-        f"{other} still has {what} to load",
-        hint="run verify again when it has finished",
-        table=table.name,
-    )
+    raise ConflictError(f"{other} still has {what} to load", hint="run verify again when it has finished")
 
 
 # ---------------------------------------------------------------- the last snapshot

@@ -35,9 +35,7 @@ def scope_of(
     """The columns and rows to compare, notes about those left out, and whether another tool brought the first rows."""
     if state.table is None or not (state.progress.started or state.has_data):
         raise ConfigError(
-            "nothing to compare yet: the table was never synced",
-            hint=f"run floodmark sync -t {table.name}",
-            table=table.name,
+            "nothing to compare yet: the table was never synced", hint=f"run floodmark sync -t {table.name}"
         )
     options = services.config.options(table.name)
     check_recipe(table, state, options)
@@ -98,7 +96,6 @@ def _untouched(services: Services, table: Table, future: Value | None) -> Positi
     raise DataError(
         "there is no watermark to compare up to: the first extraction has not finished, or it was reset",
         hint=f"run floodmark sync -t {table.name} first",
-        table=table.name,
     )
 
 
@@ -111,7 +108,6 @@ def _must_fit(services: Services, table: Table) -> None:
             "so source and warehouse can't agree",
             hint=f"run floodmark sync -t {table.name} first; if it has nothing to do, floodmark watermark reset "
             f"-t {table.name} reads the table again",
-            table=table.name,
         )
 
 
@@ -123,7 +119,6 @@ def check_parsed(table: Table, parsed: Collection[str]) -> None:
             raise DataError(
                 f"column {field.target} of {table.target} is SUPER, but rows are found by it, so they can't be compared",
                 hint="change its type: docs/redshift.md has the statements",
-                table=table.name,
             )
 
 

@@ -316,7 +316,6 @@ class Search:
                 f"at least {missing:,} rows that were read are missing from {self._table.target}: too many to look up one by one",
                 hint=f"load all files again: floodmark watermark reset -t {self._table.name} --redshift-only; "
                 f"or compare every row: floodmark verify -t {self._table.name} --repair",
-                table=self._table.name,
             )
 
 

@@ -211,5 +211,4 @@ def _check(session: Session, table: Table) -> None:
         raise DataError(
             "a value is longer than max_allowed_packet: MySQL can't compute its checksum",
             hint="raise max_allowed_packet on the source, or exclude the column",
-            table=table.name,
         )

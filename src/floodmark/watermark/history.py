@@ -108,9 +108,7 @@ def watermark_restore(
             assert commit is not None
             position, upto, origin = _position_at(log, state, commit), commit, f"commit {commit}"
         if table is not None and table.mode == "full":
-            raise ConfigError(
-                "the table has no position: every sync reads all of it (mode full)", table=log.table_name
-            )
+            raise ConfigError("the table has no position: every sync reads all of it (mode full)")
         if table is not None and would_duplicate(table, state) and _goes_back(state, position) and not force:
             raise duplicates(table)
         forward = position not in (None, state.position) and (
@@ -149,7 +147,6 @@ def _refuse_unloaded(config: Config, log: Log, state: State, upto: int) -> None:
         raise TransientError(
             f"the warehouse does not answer, and commit {data[0].n} and later ones, which no longer load, may not be in it",
             hint="run the command again when the warehouse answers",
-            table=log.table_name,
         )
     loaded = {row.identity for row in ledger.rows}
     lost = [d for d in data if (d.n, d.digest) not in loaded]
@@ -159,7 +156,6 @@ def _refuse_unloaded(config: Config, log: Log, state: State, upto: int) -> None:
             f"{counted(rows, 'row')} up to there never reached the warehouse: {counted(files, 'file')} of commit"
             f" {lost[0].n} and later no longer load, because of a reset or a clean",
             hint=f"floodmark watermark restore -t {log.table_name} --commit {lost[0].n - 1} goes back to before them",
-            table=log.table_name,
         )
 
 
@@ -170,7 +166,6 @@ def _position_at(log: Log, state: State, n: int) -> Position | None:
         raise ConfigError(
             f"there is no commit {n}: {what}",
             hint=f"floodmark watermark history -t {log.table_name} lists its commits",
-            table=log.table_name,
         )
     if n == state.n:
         return state.position
@@ -180,13 +175,11 @@ def _position_at(log: Log, state: State, n: int) -> Position | None:
                 raise ConfigError(
                     f"at commit {n} the table was read in another order, so its position can't be used now",
                     hint=f"floodmark watermark set -t {log.table_name} sets one by hand",
-                    table=log.table_name,
                 )
             return after.position
     raise DataError(
         f"the position after commit {n} is unknown: earlier commits are lost",
         hint=f"floodmark watermark set -t {log.table_name} --timestamp TS continues from a time",
-        table=log.table_name,
     )
 
 

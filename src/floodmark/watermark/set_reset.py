@@ -23,8 +23,8 @@ from floodmark.log.fold import State, duplicates, restarted_by, would_duplicate
 from floodmark.log.log import Log, draft, tables
 from floodmark.model import times
 from floodmark.model.commit import Commit, Reset, Set, files_of
-from floodmark.model.errors import ConfigError, ConflictError, DataError, FloodmarkError
-from floodmark.model.ledger import Ledger
+from floodmark.model.errors import ConfigError, ConflictError, DataError, FloodmarkError, about
+from floodmark.model.ledger import Ledger, TargetFiller
 from floodmark.model.position import Position
 from floodmark.model.results import MovedTable, MoveResult, Watermark
 from floodmark.model.run import EXTRACT, Stage, SyncOptions
@@ -214,7 +214,8 @@ def set_position(
     """Appends the commit that `decide` makes, under a claim on the very state that it saw; the states before and after."""
 
     def move(state: State) -> tuple[State, State]:
-        table, kind, fields = decide(state)
+        with about(log.table_name):
+            table, kind, fields = decide(state)
         taken = claim(log, state, run=run, purpose=purpose, table=table)
         with taken.lease:
             after = log.append(taken.state, draft(taken.state, kind, run, **fields))
@@ -238,7 +239,6 @@ def known_table(config: Config, name: str, state: State, timestamp: str | None) 
                     raise ConfigError(
                         f"{timestamp} is in the future: rows up to then would be skipped",
                         hint=f"the time is now {now[:19]} in terms of {table.cursor}",
-                        table=name,
                     )
             return table
     except FloodmarkError as error:
@@ -249,35 +249,27 @@ def known_table(config: Config, name: str, state: State, timestamp: str | None) 
 
 def _position(table: Table, timestamp: str | None, key: str | None) -> Position:
     if table.mode == "full":
-        raise ConfigError(
-            "the table has no position: every sync reads all of it (mode full)", table=table.name
-        )
+        raise ConfigError("the table has no position: every sync reads all of it (mode full)")
     if timestamp is not None and not temporal(table):
         raise ConfigError(
-            f"the cursor {table.cursor} is not a time",
-            hint="use --id alone for a table read by id",
-            table=table.name,
+            f"the cursor {table.cursor} is not a time", hint="use --id alone for a table read by id"
         )
     position: Position = (cursor_value(table, timestamp),) if timestamp is not None else ()
     if key is None:
         return position
     if timestamp is None and temporal(table):
         raise ConfigError(
-            f"the table is read by {table.cursor}",
-            hint="give --timestamp, with or without --id",
-            table=table.name,
+            f"the table is read by {table.cursor}", hint="give --timestamp, with or without --id"
         )
     rest = table.order[len(position) :]
     if len(rest) != 1:
-        raise ConfigError("--id takes one value, but the key has several columns", table=table.name)
+        raise ConfigError("--id takes one value, but the key has several columns")
     column = table.column(rest[0])
     if column.data_type in NUMERIC:
         try:
             return (*position, int(key))
         except ValueError:
-            raise ConfigError(
-                f"--id {key!r} is not a number, but {rest[0]} is numeric", table=table.name
-            ) from None
+            raise ConfigError(f"--id {key!r} is not a number, but {rest[0]} is numeric") from None
     return (*position, key)
 
 
@@ -310,7 +302,6 @@ def _refuse_cleaned(log: Log, state: State) -> None:
         raise DataError(
             f"{len(gone)} of {len(wanted)} files can't load again, because they are no longer in the store: {names}{more}",
             hint=f"to read the table again from the source: floodmark watermark reset -t {log.table_name}",
-            table=log.table_name,
         )
 
 
@@ -335,9 +326,10 @@ def _tell_warehouse(config: Config, store: Store, state: State, force: bool, *, 
         return []  # nothing was ever loaded, and no pipeline begins with a warehouse that has never answered
     identity = pipeline.establish(store, config.warehouse.label, stamp()).id
     target = (config.options(state.table_name).target or state.table.source.table).lower()
+    holder = TargetFiller(identity, state.log, state.table_name, state.load_epoch)
     try:
         with closing(open_warehouse(config.warehouse)) as warehouse:
-            warehouse.set_epoch(identity, state.log, state.table_name, target, state.load_epoch, adopt=force)
+            warehouse.set_epoch(holder, target, adopt=force)
     except ConflictError as error:
         raise error.of(state.table_name) from None
     except FloodmarkError as error:
@@ -407,7 +399,8 @@ def _answered(
     now = restarted_by(state, table)
     if now.table is None or question(table, now, options) is None:
         return None
-    found = follow(session, table, now, options, SyncOptions(dry_run=True), log)
+    with about(table.name):
+        found = follow(session, table, now, options, SyncOptions(dry_run=True), log)
     if found.asks is None:
         return None
     reread = None if found.window is not None else _carried(session, found, now)

@@ -20,6 +20,7 @@ from floodmark.load.duckdb.file import DatabaseFile, said_through_arrow, transla
 from floodmark.load.duckdb.warehouse import DuckDB
 from floodmark.load.protocol import LEDGER
 from floodmark.model.errors import ConfigError, DataError, FloodmarkError, Interrupted, TransientError
+from floodmark.model.ledger import TargetFiller
 
 HOLD = "import duckdb, sys; c = duckdb.connect(sys.argv[1]); print('ready', flush=True); sys.stdin.read()"
 
@@ -49,13 +50,13 @@ def test_a_file_held_by_another_process_is_a_transient_error_with_its_pid(
         warehouse.ledger("log", "t")
     assert locked.value.code == 4
     with pytest.raises(TransientError, match=f"locked by process {holder.pid}"):
-        warehouse.set_epoch("p", "log", "s.t", "t", 1)
+        warehouse.set_epoch(TargetFiller("p", "log", "s.t", 1), "t")
 
 
 def test_a_lock_is_waited_for(path: Path, holder: subprocess.Popen[bytes]) -> None:
     assert holder.stdin is not None
     threading.Timer(0.5, holder.stdin.close).start()
-    DuckDB(path, lock_seconds=20).set_epoch("p", "log", "s.t", "t", 1)
+    DuckDB(path, lock_seconds=20).set_epoch(TargetFiller("p", "log", "s.t", 1), "t")
     assert DuckDB(path).ledger("log", "t").epoch == 1
 
 
@@ -64,9 +65,10 @@ import sys
 from pathlib import Path
 from floodmark.load.duckdb.warehouse import DuckDB
 from floodmark.load.protocol import LEDGER
+from floodmark.model.ledger import TargetFiller
 print("ready", flush=True)
 sys.stdin.readline()
-DuckDB(Path(sys.argv[1]), lock_seconds=20).set_epoch("p", "log", "s.t", "t", 1)
+DuckDB(Path(sys.argv[1]), lock_seconds=20).set_epoch(TargetFiller("p", "log", "s.t", 1), "t")
 print("done", flush=True)
 """
 
@@ -109,7 +111,7 @@ def test_another_process_gets_the_file_while_rows_are_handed_out(
 
 
 def test_nothing_is_kept_open_between_calls(path: Path) -> None:
-    DuckDB(path).set_epoch("p", "log", "s.t", "t", 1)
+    DuckDB(path).set_epoch(TargetFiller("p", "log", "s.t", 1), "t")
     asked = subprocess.run([sys.executable, "-c", HOLD, str(path)], stdin=subprocess.DEVNULL, timeout=30)
     assert asked.returncode == 0
 
@@ -118,7 +120,7 @@ def test_a_ledger_of_which_a_table_is_gone_is_an_error_not_an_empty_one(path: Pa
     with duckdb.connect(str(path)) as con:
         con.execute("CREATE TABLE orders (id INT)")
     assert not DuckDB(path).ledger("log", "t").rows
-    DuckDB(path).set_epoch("p", "log", "s.t", "t", 1)
+    DuckDB(path).set_epoch(TargetFiller("p", "log", "s.t", 1), "t")
     with duckdb.connect(str(path)) as con:
         con.execute(f"DROP TABLE {LEDGER}")
     with pytest.raises(FloodmarkError, match=LEDGER):
@@ -126,7 +128,7 @@ def test_a_ledger_of_which_a_table_is_gone_is_an_error_not_an_empty_one(path: Pa
 
 
 def test_others_may_read_while_we_read(path: Path) -> None:
-    DuckDB(path).set_epoch("p", "log", "s.t", "t", 1)
+    DuckDB(path).set_epoch(TargetFiller("p", "log", "s.t", 1), "t")
     read = "import duckdb, sys; c = duckdb.connect(sys.argv[1], read_only=True); print('ready', flush=True); sys.stdin.read()"
     with subprocess.Popen([sys.executable, "-c", read, str(path)], stdin=-1, stdout=-1) as process:
         assert process.stdout and process.stdin
@@ -140,7 +142,7 @@ def test_a_folder_that_is_not_there_is_a_config_error(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="does not exist"):
         warehouse.ledger("log", "t")
     with pytest.raises(ConfigError, match="does not exist"):
-        warehouse.set_epoch("p", "log", "s.t", "t", 1)
+        warehouse.set_epoch(TargetFiller("p", "log", "s.t", 1), "t")
 
 
 def test_a_path_that_is_a_folder_is_a_config_error(tmp_path: Path) -> None:
@@ -158,10 +160,10 @@ def test_a_file_that_is_not_a_database_is_a_data_error(path: Path, content: byte
 def test_a_new_file_is_private_to_the_user_and_an_existing_one_keeps_its_mode(
     path: Path, open_umask: None
 ) -> None:
-    DuckDB(path).set_epoch("p", "log", "s.t", "t", 1)
+    DuckDB(path).set_epoch(TargetFiller("p", "log", "s.t", 1), "t")
     assert path.stat().st_mode & 0o777 == 0o600
     path.chmod(0o640)
-    DuckDB(path).set_epoch("p", "log", "s.t", "t", 2)
+    DuckDB(path).set_epoch(TargetFiller("p", "log", "s.t", 2), "t")
     assert path.stat().st_mode & 0o777 == 0o640
 
 
@@ -176,7 +178,7 @@ def test_a_new_file_appears_whole(path: Path) -> None:
 
     watcher = threading.Thread(target=watch)
     watcher.start()
-    DuckDB(path).set_epoch("p", "log", "s.t", "t", 1)
+    DuckDB(path).set_epoch(TargetFiller("p", "log", "s.t", 1), "t")
     time.sleep(0.05)
     stop.set()
     watcher.join()

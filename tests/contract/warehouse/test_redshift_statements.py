@@ -12,6 +12,7 @@ from sqlglot import exp
 from floodmark.config.load import StoreSpec
 from floodmark.model.commit import LoadAs
 from floodmark.model.errors import DataError, TransientError
+from floodmark.model.ledger import TargetFiller
 from floodmark.model.table import Column
 from floodmark.model.warehouse import MAX_VARCHAR
 from floodmark.setup.services.s3 import SeaweedFS
@@ -87,7 +88,7 @@ def others(fill: Fill) -> None:
 
 def failures(fill: Fill, place: RedshiftPlace) -> None:
     """Lost answers, a COPY that fails, a lock that somebody keeps."""
-    place.open().set_epoch("pipe-1", "log-1", ODD.name, ODD.target, 99)
+    place.open().set_epoch(TargetFiller("pipe-1", "log-1", ODD.name, 99), ODD.target)
     place.open().ledger("log-1", ODD.target)
     faults = place.server.faults
     other = Fill(place, fill.store, log="log-orders", n=100)

@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import Any
 
 from floodmark.load.columns import same
+from floodmark.model.ledger import TargetFiller
 from tests.support.described import changed
 from tests.support.warehouse_loads import (
     CODES,
@@ -79,7 +80,7 @@ def test_a_reload_of_the_whole_log_marks_and_removes_the_same_rows(fill: Fill) -
         fill.load(commit)
     before = fill.rows("id, name, _deleted_at")
     assert before == [(1, None, AT_NOON), (2, "back", None), (4, None, None)]
-    fill.place.open().set_epoch("pipe-1", "log-1", "shop.orders", "orders", 9)
+    fill.place.open().set_epoch(TargetFiller("pipe-1", "log-1", "shop.orders", 9), "orders")
     fill.epoch = 9
     for commit in commits:
         fill.load(commit)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from floodmark.model.errors import ConfigError, ConflictError, DataError
+from floodmark.model.ledger import TargetFiller
 from tests.support.described import changed
 from tests.support.warehouse_loads import EVENTS, ORDERS, Fill, row, target_by_hand
 
@@ -12,7 +13,7 @@ from tests.support.warehouse_loads import EVENTS, ORDERS, Fill, row, target_by_h
 def test_a_load_of_an_old_epoch_stops(fill: Fill) -> None:
     commit = fill.commit([row(1)])
     fill.load(commit)
-    fill.place.open().set_epoch("pipe-1", "log-1", "shop.orders", "orders", 7)
+    fill.place.open().set_epoch(TargetFiller("pipe-1", "log-1", "shop.orders", 7), "orders")
     with pytest.raises(ConflictError, match="reset"):
         fill.load(fill.commit([row(2)]))
     fill.epoch = 7
@@ -22,10 +23,10 @@ def test_a_load_of_an_old_epoch_stops(fill: Fill) -> None:
 
 def test_an_epoch_never_goes_back(fill: Fill) -> None:
     warehouse = fill.place.open()
-    warehouse.set_epoch("pipe-1", "log-1", "shop.orders", "orders", 7)
-    warehouse.set_epoch("pipe-1", "log-1", "shop.orders", "orders", 7)
+    warehouse.set_epoch(TargetFiller("pipe-1", "log-1", "shop.orders", 7), "orders")
+    warehouse.set_epoch(TargetFiller("pipe-1", "log-1", "shop.orders", 7), "orders")
     with pytest.raises(ConflictError):
-        warehouse.set_epoch("pipe-1", "log-1", "shop.orders", "orders", 5)
+        warehouse.set_epoch(TargetFiller("pipe-1", "log-1", "shop.orders", 5), "orders")
     assert warehouse.ledger("log-1", "orders").epoch == 7
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from floodmark.config.load import StoreSpec
 from floodmark.model.errors import DataError
+from floodmark.model.ledger import TargetFiller
 from floodmark.store.store import Store
 from tests.support.described import changed
 from tests.support.warehouse_loads import (
@@ -125,7 +126,7 @@ def test_many_rows_are_replaced_by_a_few_only_with_force(fill: Fill) -> None:
 def test_a_target_that_began_empty_is_loaded_again_from_its_first_file_on(fill: Fill) -> None:
     fill.load(fill.commit(load_as="replace"))
     fill.load(fill.commit([row(n) for n in range(100)]))
-    fill.place.open().set_epoch(fill.pipeline, fill.log, ORDERS.name, "orders", 3)
+    fill.place.open().set_epoch(TargetFiller(fill.pipeline, fill.log, ORDERS.name, 3), "orders")
     fill.load(fill.made[0], epoch=3, rows_to_follow=100)
     fill.load(fill.made[1], epoch=3)
     assert len(fill.rows("id")) == 100

@@ -17,10 +17,11 @@ from tests.support.warehouse_loads import PostgresPlace
 def elsewhere(
     workspace: Workspace, postgres_place: PostgresPlace, monkeypatch: pytest.MonkeyPatch
 ) -> Workspace:
-    """A workspace whose warehouse is a database of PostgreSQL."""
+    """A workspace whose warehouse is a schema of PostgreSQL."""
     monkeypatch.setitem(WAREHOUSES, "postgres", DESCRIPTOR)
     monkeypatch.setenv("PGHOST", str(postgres_place.folder))
-    workspace.write(warehouse={"url": f"postgres://loader@localhost/{postgres_place.database}"})
+    url = f"postgres://loader@localhost/{postgres_place.database}"
+    workspace.write(warehouse={"url": url, "schema": postgres_place.schema})
     return workspace
 
 

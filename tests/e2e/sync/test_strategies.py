@@ -43,7 +43,7 @@ def test_a_limit_holds_for_both_attempts_if_something_else_was_read_in_the_first
     def changed_once(self: Sources, table: str, found: SourceId) -> None:
         checked.append(table)
         if len(checked) == 2:
-            raise exchanged(table)
+            raise exchanged()
         check(self, table, found)
 
     with monkeypatch.context() as patch:
@@ -57,7 +57,7 @@ def test_a_limit_holds_for_both_attempts_if_something_else_was_read_in_the_first
     def after_a_change(*args: Any) -> deletes.Swept | None:
         looks.append(1)
         if len(looks) == 1:
-            raise exchanged("orders")
+            raise exchanged()
         return look(*args)
 
     monkeypatch.setattr(deletes, "look", after_a_change)

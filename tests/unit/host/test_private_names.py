@@ -80,7 +80,7 @@ def touched() -> set[tuple[str, str]]:
                 theirs = ast.unparse(node.value) in ("super()", "SparkContext")
                 if theirs or node.attr == "_usock" or node.attr not in ours:
                     found.add((module, node.attr))
-            if isinstance(node, ast.Call) and ast.unparse(node.func) == "getattr":
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "getattr":
                 asked = node.args[1]
                 if isinstance(asked, ast.Constant) and _private(str(asked.value)):
                     found.add((module, str(asked.value)))
@@ -109,7 +109,7 @@ def own_names(tree: ast.Module) -> set[str]:
 def _leaves(target: ast.expr) -> set[str]:
     if isinstance(target, ast.Tuple):
         return {leaf for part in target.elts for leaf in _leaves(part)}
-    if isinstance(target, ast.Attribute) and ast.unparse(target.value) == "self":
+    if isinstance(target, ast.Attribute) and isinstance(target.value, ast.Name) and target.value.id == "self":
         return {target.attr}
     return {target.id} if isinstance(target, ast.Name) else set()
 

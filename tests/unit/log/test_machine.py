@@ -33,7 +33,7 @@ from floodmark.log.log import Log, draft
 from floodmark.model.commit import Batch, Clean, Commit, DataFile, Deletes, Owner, Reset, Restore, Set
 from floodmark.model.errors import ConflictError
 from floodmark.model.json import digest
-from floodmark.model.ledger import Ledger
+from floodmark.model.ledger import Ledger, TargetFiller
 from floodmark.model.position import Position
 from floodmark.model.window import Window
 from tests.support.log_machine import NAME, Crash, Fault, MemoryStore, MemoryWarehouse, Model, place
@@ -288,7 +288,7 @@ class Machine(RuleBasedStateMachine):
 
         def begin_epoch(state: State) -> None:
             if told and "load" in stages:
-                self.warehouse.set_epoch("p", state.log, NAME, TABLE.target, state.load_epoch)
+                self.warehouse.set_epoch(TargetFiller("p", state.log, NAME, state.load_epoch), TABLE.target)
 
         self._command("reset", lambda state: draft(state, Reset, "", stages=stages), begin_epoch)
 

@@ -37,8 +37,8 @@ def changes(node: ast.AST) -> bool:
         case ast.AugAssign(target=target):
             return named(target) in ("os.environ", "os.environb")
         case ast.Attribute(value=value, attr=name):
-            return (named(value) in ("os.environ", "os.environb") and name in CHANGES) or (
-                named(value) == "os" and name in CALLS
+            return (name in CHANGES and named(value) in ("os.environ", "os.environb")) or (
+                name in CALLS and named(value) == "os"
             )
         case ast.ImportFrom(module="os", names=names):
             return any(one.name in CALLS | {"environ", "environb"} for one in names)

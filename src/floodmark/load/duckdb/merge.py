@@ -299,7 +299,7 @@ def volume(staged: DuckDBPut) -> Volume:
     """
     footers = [pq.read_metadata(path) for path in staged.paths]
     for footer, path, file in zip(footers, staged.paths, data_files(staged.commits), strict=True):
-        check_footer(footer, file, staged.fields, str(path), staged.table.name)
+        check_footer(footer, file, staged.fields, str(path))
     groups = [footer.row_group(i) for footer in footers for i in range(footer.num_row_groups)]
     return Volume(
         sum(group.num_rows for group in groups),

@@ -403,15 +403,12 @@ class DuckDB:
             if portion is not None:
                 portion = portion.next(time.monotonic() - began, widest)
 
-    def set_epoch(
-        self, pipeline: str, log: str, table: str, target: str, epoch: int, *, adopt: bool = False
-    ) -> None:
+    def set_epoch(self, holder: TargetFiller, target: str, *, adopt: bool = False) -> None:
         """Begin a new load epoch, which stops loads of earlier ones; ConflictError if a later one exists."""
         with self._file.writing() as con:
             con.execute("BEGIN")
             tables = DuckDBLedger(con, self.schema).create()
-            holder = TargetFiller(pipeline, log, table, epoch)
-            check_new_epoch(tables.about(log, target), holder, target, adopt)
+            check_new_epoch(tables.about(holder.log, target), holder, target, adopt)
             tables.set_holders([(target, holder)])
             con.execute("COMMIT")
 

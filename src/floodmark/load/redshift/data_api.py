@@ -6,7 +6,6 @@ AWS says whether the batch was committed; if even that query fails, the outcome 
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 from uuid import uuid4
@@ -192,9 +191,8 @@ class DataApiSession:
 
         `at_work` is called with what the batch's statements are doing.
         """
-        deadline = time.monotonic() + seconds
-        pause, unanswered = self._poll, 0
-        while True:
+        unanswered = 0
+        for _ in Retries(pause=self._poll, factor=1.5, longest=2.0, seconds=seconds):
             try:
                 said: dict[str, Any] = self._client.describe_statement(Id=batch)
                 unanswered = 0
@@ -202,7 +200,6 @@ class DataApiSession:
                 unanswered += 1
                 if unanswered >= _UNANSWERED:
                     raise lost(error, _ADDRESS) from error
-                time.sleep(pause)
                 continue
             self.pid = int(said.get("RedshiftPid") or 0) or self.pid
             if said["Status"] in _OVER:
@@ -214,15 +211,9 @@ class DataApiSession:
                 except BaseException:
                     self._cancel(batch)
                     raise
-            if time.monotonic() > deadline:
-                self._cancel(batch)
-                raise StatementFailed(
-                    TransientError(f"{_ADDRESS} did not finish in time", hint="run again"),
-                    lost=True,
-                    canceled=True,
-                )
-            time.sleep(pause)
-            pause = min(pause * 1.5, 2.0)
+        self._cancel(batch)
+        late = TransientError(f"{_ADDRESS} did not finish in time", hint="run again")
+        raise StatementFailed(late, lost=True, canceled=True)
 
     def _cancel(self, batch: str) -> None:
         try:

@@ -70,14 +70,14 @@ def prove(
         return _proven(store, file, fields, table)
 
     if len({file.path for file in files}) != len(files):
-        raise DataError("a file is in the log twice", table=table)
+        raise DataError("a file is in the log twice")
     return parallel(one, files, PARALLEL, "footers", done)
 
 
 def _proven(store: Store, file: DataFile, fields: Sequence[Field], table: str) -> Proven:
     uri = store.uri(file.path)
     footer = _footer(store, file, uri, table)
-    told = check_footer(footer, file, fields, uri, table) and file.rows
+    told = check_footer(footer, file, fields, uri) and file.rows
     return Proven(file, _ranges(footer, fields), _read(footer) if told else None)
 
 

@@ -200,9 +200,7 @@ class Redshift:
         with naming_rights(self._transport, self.schema, (FRESHNESS,)):
             self._tries.asked(lambda session: write_freshness(session, self.schema, rows, self._limits))
 
-    def set_epoch(
-        self, pipeline: str, log: str, table: str, target: str, epoch: int, *, adopt: bool = False
-    ) -> None:
+    def set_epoch(self, holder: TargetFiller, target: str, *, adopt: bool = False) -> None:
         """Begin a new load epoch, which stops loads of earlier ones; ConflictError if a later one exists."""
 
         def attempt(session: RedshiftSession) -> None:
@@ -211,9 +209,8 @@ class Redshift:
             self._tables.create(session, target, found, self._limits.lock)
             lock = self._tries.lock(target)
             seen = self._tables.seen(
-                session, log, target, self._tables.needed(target), rows=False, seconds=lock.seconds
+                session, holder.log, target, self._tables.needed(target), rows=False, seconds=lock.seconds
             )
-            holder = TargetFiller(pipeline, log, table, epoch)
             check_new_epoch(seen.ledger, holder, target, adopt)
             steps = (
                 self._tables.unchanged(target, seen.version),
@@ -222,8 +219,8 @@ class Redshift:
             )
             session.transaction(lock, steps)
 
-        with about(table), self._rights(target):
-            self._tries.run(pipeline, target, attempt)  # doing it twice does no harm
+        with about(holder.table), self._rights(target):
+            self._tries.run(holder.pipeline, target, attempt)  # doing it twice does no harm
 
     def shares(self, request: LoadRequest) -> bool:
         """Never: COPY fills one table."""
