@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Literal, NamedTuple
 
 from floodmark.model.errors import DataError
@@ -22,10 +23,15 @@ class LogPlace(NamedTuple):
     @property
     def number(self) -> tuple[int, int]:
         """For comparing: names have six digits, and more after 999,999."""
-        return int(self.file.rpartition(".")[2]), self.position
+        return _file_number(self.file), self.position
 
     def __str__(self) -> str:
         return f"{self.file}:{self.position}"
+
+
+@lru_cache(maxsize=64)  # every event's place is compared with the end
+def _file_number(file: str) -> int:
+    return int(file.rpartition(".")[2])
 
 
 @dataclass(frozen=True)
