@@ -9,6 +9,7 @@ import pytest
 
 from floodmark.model.notes import Obstacle
 from floodmark.model.open_work import Sight, Trust
+from floodmark.source.binlog.fitness import LogSettings
 from floodmark.source.one_moment import one_server, proof, same_end, unfit, unprovable
 from floodmark.source.server import server_of
 from floodmark.source.session import Session
@@ -42,7 +43,7 @@ def test_a_table_is_fit_if_ranges_of_its_key_have_all_its_rows() -> None:
 def test_a_server_that_logs_every_change_can_prove_one_moment(
     variables: dict[str, str], trust: Trust
 ) -> None:
-    assert unprovable(variables, trust, STATUS) is None
+    assert unprovable(LogSettings(variables, STATUS), trust) is None
 
 
 @pytest.mark.parametrize(
@@ -77,15 +78,15 @@ def test_a_server_with_changes_that_its_log_does_not_show_proves_nothing(
     trust: Trust,
     status: list[dict[str, str | None]] | None,
 ) -> None:
-    assert unprovable(variables, trust, status) == found
+    assert unprovable(LogSettings(variables, status), trust) == found
 
 
 def test_a_clock_that_nobody_may_set_matters_only_to_a_where() -> None:
     fixed = {**MARIADB, "binlog_optimize_thread_scheduling": "ON", "secure_timestamp": "YES"}
-    assert unprovable(fixed, MARIADB_PRIMARY, STATUS) is None
-    assert unprovable(fixed, MARIADB_PRIMARY, STATUS, with_clock=True) == "clock"
+    assert unprovable(LogSettings(fixed, STATUS), MARIADB_PRIMARY) is None
+    assert unprovable(LogSettings(fixed, STATUS), MARIADB_PRIMARY, with_clock=True) == "clock"
     free = {**fixed, "secure_timestamp": "NO"}
-    assert unprovable(free, MARIADB_PRIMARY, STATUS, with_clock=True) is None
+    assert unprovable(LogSettings(free, STATUS), MARIADB_PRIMARY, with_clock=True) is None
 
 
 def test_sessions_are_on_one_server_only_if_all_say_the_same_of_it() -> None:
