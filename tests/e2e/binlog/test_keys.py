@@ -75,7 +75,7 @@ def selected(server: DatabaseServer, table: Table) -> pa.Table:
 
 def same(found: pa.Table, expected: pa.Table) -> None:
     assert found.schema == expected.schema
-    order = [(name, "ascending") for name in found.column_names]
+    order: Any = [(name, "ascending") for name in found.column_names]
     assert found.sort_by(order).equals(expected.sort_by(order))
 
 
@@ -132,9 +132,9 @@ def test_keys_of_every_type_are_those_that_the_reader_selects(
         had = changed(logged, setup, tables)
         found = keys_in(logged, place, keys)
         for name in tables:
-            one = found[f"d.{name}"]
+            held = found[f"d.{name}"]
             for kinds in (events.INSERTS, events.UPDATES, events.DELETES):
-                taken = pa.Table.from_batches([batch for kind, batch in one if kind in kinds])
+                taken = pa.Table.from_batches([batch for kind, batch in held if kind in kinds])
                 same(taken, had[name])
 
 
@@ -147,7 +147,7 @@ def logged_keys(
 ) -> list[tuple[Any, ...]]:
     """The keys that the log holds of what the statements do."""
     with Session(spec_of(server, "d")) as session:
-        found = discover(session, table, TableOptions(key=list(key)), "d")
+        found = discover(session, table, TableOptions(key=key), "d")
     place = end_of(server)
     run(server, *statements)
     batches = keys_in(server, place, {f"d.{table}": description(found)})[f"d.{table}"]

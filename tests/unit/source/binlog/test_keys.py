@@ -218,11 +218,12 @@ def both(rows: bytes, *given_: Any, key: list[tuple[int, int]]) -> None:
     def empty() -> list[tuple[bytearray, bytearray | None]]:
         return [(bytearray(b"before"), bytearray(8) if prefixed else None) for prefixed, _ in key]
 
-    plan: Any = given_
+    plan: tuple[Any, ...] = given_
+    python: Any = gathered
     compiled_into, python_into = empty(), empty()
     compiled = keys.compiled.gather(rows, *plan, compiled_into)
     try:
-        found = gathered(rows, *plan, python_into)
+        found = python(rows, *plan, python_into)
     except DataError:
         assert compiled is None and python_into == empty()
         found = None
