@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import pairwise
@@ -41,6 +41,7 @@ from floodmark.source.binlog.end import (
     log_identity,
 )
 from floodmark.source.binlog.fitness import fitness, log_facts
+from floodmark.source.binlog.gtid import GtidSet
 from floodmark.source.binlog.walk import joined
 from floodmark.source.describe import Unseen, discover
 from floodmark.source.session import Session
@@ -98,6 +99,15 @@ def size_of(files: Sequence[LogFile], begin: LogPlace, end: LogPlace) -> int:
     first, last = begin.number[0], end.number[0]
     whole = sum(size for number, size in sizes.items() if first <= number < last)
     return whole + end.position - begin.position
+
+
+def went_back(begin: LogPlace, before: LogEnd, end: LogEnd) -> bool:
+    """Whether a server's log ends before the place that was read to, or lacks transactions of then: it was reset."""
+    if before.visible and end.visible is not None:
+        lacks = not GtidSet.parse(end.visible).contains(before.visible)
+    else:
+        lacks = False
+    return lacks or end.place.number < begin.number
 
 
 @dataclass(frozen=True)
@@ -196,12 +206,15 @@ class _Attempt:
         begin, before = source.next_start, source.end
         if source.identity.server != now.identity.server:
             begin = self._elsewhere(before)
-        try:
-            reads = self._read_between(now, begin, before)
-        except LogGone:
-            reads = None
-        created = dict(pair for read in reads or () for pair in read.stretch.created)
-        known = source.identity.created if begin == source.next_start else 0
+        same = begin == source.next_start
+        known = source.identity.created if same else 0
+        reads, created = None, dict[str, int]()
+        if not (same and went_back(begin, before, now.end)):
+            with suppress(LogGone):
+                reads = self._read_between(now, begin, before)
+            created = dict(pair for read in reads or () for pair in read.stretch.created)
+            if not reads and now.end.visible is None:  # nothing is new, or numbering has begun again
+                created = {begin.file: self._begun_by(now).created}
         if reads is None or (known and created.get(begin.file, known) != known):
             lost = FollowedChanges(now.end.place, now.end.place, reconcile=("lost",))
             return LogFound(lost, {now.end.place.file: self._begun_by(now).created})

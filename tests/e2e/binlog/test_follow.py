@@ -257,6 +257,13 @@ def test_a_log_that_was_reset_is_lost(source: Following) -> None:
     source.workspace.execute("RESET BINARY LOGS AND GTIDS" if mysql else "RESET MASTER")
     source.read()
     assert source.commits[-1].followed.reconcile == ("lost",)
+    # In the file of the same name, once before the place that was read to and once behind it.
+    source.workspace.execute(f"INSERT INTO a VALUES {', '.join(f'({n}, 0)' for n in range(500, 900))}")
+    source.read()
+    source.workspace.execute("RESET BINARY LOGS AND GTIDS" if mysql else "RESET MASTER")
+    source.workspace.execute(f"INSERT INTO a VALUES {', '.join(f'({n}, 0)' for n in range(900, 2000))}")
+    source.read()
+    assert source.commits[-1].followed.reconcile == ("lost",)
     source.workspace.execute("INSERT INTO a VALUES (99, 0)")
     source.read()
     assert found(source) == ((1, 0, 0), [(99,)])
