@@ -78,9 +78,9 @@ def test_planted_differences_are_repaired_and_nothing_else_is_touched(orders: Wo
     assert not done.after and done.rows == 7
     assert same(orders)
     new = commits(orders)[len(before) :]
-    assert [(c["kind"], c["load_as"]) for c in new[1:]] == [("batch", "merge"), ("deletes", "delete")]
-    assert (new[0]["kind"], new[0]["purpose"], new[1]["window_id"]) == ("claim", "repair", None)
-    assert sum(f["rows"] for f in new[1]["files"]) == 5, "only those rows were read again"
+    assert [(c["kind"], c["load_as"]) for c in new[1:]] == [("deletes", "delete"), ("batch", "merge")]
+    assert (new[0]["kind"], new[0]["purpose"], new[2]["window_id"]) == ("claim", "repair", None)
+    assert sum(f["rows"] for f in new[2]["files"]) == 5, "only those rows were read again"
     again = orders.synced("orders")
     assert (again["rows_extracted"], again["commits"]) == (0, []), "no position has moved"
     no_findings(orders)
