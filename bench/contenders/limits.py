@@ -52,7 +52,7 @@ def _drains(task: dict[str, Any]) -> list[tuple[str, str, list[Any]]]:
     edges = [*range(0, task["rows"], SLICE), task["rows"]]
     pieces = [Slice("window", i, "key", (a,), (b,)) for i, (a, b) in enumerate(itertools.pairwise(edges))]
     types = [field.arrow for field in fields(table)]
-    return [(task["config"], sql.select(table, piece), types) for piece in pieces]
+    return [(task["config"], sql.selects(table, piece)[0], types) for piece in pieces]
 
 
 def drain(job: tuple[str, str, list[Any]]) -> tuple[int, float]:

@@ -14,7 +14,7 @@ from functools import lru_cache
 import pyarrow as pa
 
 from floodmark.config.load import SourceSpec, StoreSpec
-from floodmark.extract.files import write_changed_keys
+from floodmark.extract.keys import write_changed_keys
 from floodmark.model.changes import KeyDescription, LogEnd, LogPlace
 from floodmark.model.commit import DataFile
 from floodmark.source.binlog.dump import LogEvents

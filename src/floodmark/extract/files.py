@@ -1,8 +1,7 @@
 """The files that an extraction writes, and what is found out about their rows on the way.
 
 A file is uploaded only once all its rows have been read. Files from a failed attempt are orphans, because only
-returned files are ever committed. Key files are named by a `deletes` commit: like data files, but with only the key's
-columns.
+returned files are ever committed.
 """
 
 from __future__ import annotations
@@ -10,22 +9,19 @@ from __future__ import annotations
 import hashlib
 import secrets
 from collections.abc import Sequence
-from decimal import Decimal
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from floodmark.load.files import key_fields
 from floodmark.model.commit import DataFile
+from floodmark.model.keys import values_of
 from floodmark.model.parquet import Footer, data_file, writer
-from floodmark.model.position import Key, Position, Value
-from floodmark.model.table import Column, Table
+from floodmark.model.position import Position
+from floodmark.model.table import Table
 from floodmark.model.times import stamp
-from floodmark.model.types import LONG, READ_FIELD, fields, file_schema, schema_of
-from floodmark.source.read import to_arrow
-from floodmark.source.sql import BINARY
-from floodmark.store.store import Store, changed_keys, file_folders
+from floodmark.model.types import LONG, READ_FIELD, file_schema
+from floodmark.store.store import Store, file_folders
 
 if TYPE_CHECKING:
     from floodmark.extract.task import SliceJob
@@ -35,8 +31,6 @@ GROUP_ROWS = 125_000
 GROUP_BYTES = 48 << 20
 # A column gets a dictionary if less than this share of its values in the first rows are distinct.
 REPEATED = 0.5
-# Keys per file.
-KEYS_PER_FILE = 500_000
 
 
 class DataFiles:
@@ -82,10 +76,12 @@ class DataFiles:
         name = f"{job.claim}-{piece.kind}{piece.number}-{self.attempt}-{len(self.done)}.parquet"
         path = f"{file_folders(job.table.name)[0]}{job.run}/{name}"
         truncated, self._counted = self._changed - self._counted, self._changed
-        self.done.append(_put(self.store, path, file.finish(footer), footer, file.rows, truncated))
+        self.done.append(put_file(self.store, path, file.finish(footer), footer, file.rows, truncated))
 
 
-def _put(store: Store, path: str, data: pa.Buffer, footer: Footer, rows: int, truncated: int = 0) -> DataFile:
+def put_file(
+    store: Store, path: str, data: pa.Buffer, footer: Footer, rows: int, truncated: int = 0
+) -> DataFile:
     etag = store.put(path, memoryview(data))
     return data_file(path, data, footer, rows, truncated=truncated, created_at=stamp(), etag=etag)
 
@@ -155,77 +151,6 @@ def _repeating(sample: pa.RecordBatch) -> list[str]:
     ]
 
 
-# ---------------------------------------------------------------- key files
-
-
-def write_keys(
-    store: Store,
-    table: Table,
-    keys: pa.Table,
-    *,
-    run: str,
-    claim: int,
-    log: str,
-    kind: Literal["deletes", "where"] = "deletes",
-) -> tuple[DataFile, ...]:
-    """Writes the keys, with their MySQL weights, to the store; files that no commit names are orphans."""
-    folder, attempt = file_folders(table.name)[1], secrets.token_hex(4)
-    starts = range(0, keys.num_rows, KEYS_PER_FILE)
-    footers = (
-        Footer(table.name, log, run, claim, None, kind, number, table.fingerprint, attempt)
-        for number in range(len(starts))
-    )
-    return tuple(
-        _put_keys(store, folder, keys.slice(start, KEYS_PER_FILE), footer)
-        for start, footer in zip(starts, footers, strict=True)
-    )
-
-
-def write_changed_keys(
-    store: Store, name: str, keys: Sequence[pa.RecordBatch], *, run: str, claim: int, log: str
-) -> DataFile:
-    """Writes keys of rows that the binary log says have changed, each once, for the source's log of changes."""
-    found = pa.Table.from_batches(keys)
-    found = found.group_by(found.column_names, use_threads=False).aggregate([])
-    footer = Footer(name, log, run, claim, None, "changes", 0, "", secrets.token_hex(8))
-    return _put_keys(store, changed_keys(name), found, footer)
-
-
-def _put_keys(store: Store, folder: str, keys: pa.Table, footer: Footer) -> DataFile:
-    sink = pa.BufferOutputStream()
-    with writer(sink, keys.schema) as file:
-        file.write_table(keys)
-        file.add_key_value_metadata(footer.metadata())
-    path = f"{folder}{footer.run}/{footer.claim}-{footer.kind}{footer.slice}-{footer.attempt}.parquet"
-    return _put(store, path, sink.getvalue(), footer, keys.num_rows)
-
-
-def key_table(table: Table, keys: Sequence[Key], weights: Sequence[bytes | None]) -> pa.Table:
-    """Keys and their MySQL weights as the columns of a key file."""
-    found = key_fields(table, fields(table))
-    arrays = []
-    for field in found:
-        if field.file_only:
-            arrays.append(pa.array(weights, field.arrow))
-            continue
-        place, column = table.key.index(field.column), table.column(field.column)
-        arrays.append(to_arrow(field, [_cell(column, key[place]) for key in keys], table))
-    return pa.Table.from_arrays(arrays, schema=schema_of(found))
-
-
-def _cell(column: Column, value: Value | None) -> bytes | None:
-    """The value as MySQL's text protocol returns it for the column's field."""
-    if value is None:
-        return None
-    if isinstance(value, int) and column.data_type == "enum":
-        return column.members[value - 1].encode() if value else b""
-    if isinstance(value, int) and column.data_type == "set":
-        return ",".join(m for i, m in enumerate(column.members) if value >> i & 1).encode()
-    if isinstance(value, str) and column.data_type in BINARY:
-        return bytes.fromhex(value.removeprefix("0x"))
-    return str(value).encode()
-
-
 # ---------------------------------------------------------------- the lowest and highest position
 
 
@@ -256,7 +181,9 @@ class Extremes:
     def _position(self, scalars: Sequence[pa.Scalar[Any]] | None) -> Position | None:
         if scalars is None:
             return None
-        return tuple(_value(c, s) for c, s in zip(self._columns, scalars, strict=True))
+        cells = (pa.array([s], s.type) for s in scalars)
+        found = (values_of(c, cell)[0] for c, cell in zip(self._columns, cells, strict=True))
+        return tuple(value for value in found if value is not None)
 
 
 def _further(
@@ -285,26 +212,6 @@ def _outer(row: list[pa.Scalar[Any]], best: list[pa.Scalar[Any]], end: str) -> l
             less = bool(pc.less(mine, theirs).as_py())
             return row if less == (end == "min") else best
     return best
-
-
-def _value(column: Column, scalar: pa.Scalar[Any]) -> Value:
-    """The value as used in a position."""
-    if pa.types.is_timestamp(scalar.type):
-        # Not through datetime: MySQL's years start at 0000.
-        text = scalar.cast(pa.timestamp("us")).cast(pa.string()).as_py()
-        return str(text)
-    value = scalar.as_py()
-    if isinstance(value, bytes):
-        return "0x" + value.hex()
-    if column.data_type == "enum":
-        return column.members.index(value) + 1 if value in column.members else 0
-    if column.data_type == "set":
-        return sum(1 << column.members.index(v) for v in value.split(",")) if value else 0
-    if isinstance(value, int):
-        return int(value)
-    if pa.types.is_decimal(scalar.type) and column.data_type != "decimal":
-        return int(value)  # BIGINT UNSIGNED, BIT(64)
-    return format(value, "f") if isinstance(value, Decimal) else str(value)
 
 
 # ---------------------------------------------------------------- whether rows have changed

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
@@ -19,13 +19,14 @@ import pyarrow as pa
 
 from floodmark.config.load import SourceSpec, StoreSpec
 from floodmark.extract.files import DataFiles, Fingerprint
+from floodmark.extract.keys import absent_keys
 from floodmark.load.files import key_fields
 from floodmark.model.canonical import Digest, forms
 from floodmark.model.commit import DataFile
 from floodmark.model.origin import UNKNOWN_SOURCE, SourceId
 from floodmark.model.row_hash import Sums, compiled, hashes
 from floodmark.model.table import Table
-from floodmark.model.types import fields, file_schema, schema_of
+from floodmark.model.types import Field, fields, file_schema, schema_of
 from floodmark.model.warehouse import UNLIMITED, Capabilities
 from floodmark.model.window import Slice
 from floodmark.source.connections import lent, usable
@@ -88,6 +89,7 @@ class SliceResult:
     fingerprint: str | None = None
     digest: Digest | None = None  # of a snapshot's rows
     outside: pa.Table | None = None  # the columns of a key file, for the slice's rows outside `where`
+    absent: pa.Table | None = None  # the same for those of the slice's keys that none of its rows has
     source: SourceId = UNKNOWN_SOURCE  # what was really read
 
 
@@ -122,10 +124,12 @@ def read_slice(
     pa.set_memory_pool(pa.system_memory_pool())
     files = DataFiles(job, _store(job.store))
     changed: Counter[str] = Counter()
+    named = key_fields(job.table, fields(job.table))
     mark = Fingerprint(file_schema(job.table)) if job.fingerprint or job.only_look else None
     # Of a snapshot's rows, the sum of hashes by which verify recognizes them in a target that hands them out.
     key, sums = job.hash_key if compiled is not None else None, Sums()
     hashed = [form.field.name for form in forms(job.table, UNLIMITED)] if key is not None else []
+    asked, there = job.slice.keys, list[pa.Table]()
     for question in selects(job.table, job.slice):
         batches = Batches(session, job.table, question, limits=job.limits)
         for batch in batches:
@@ -135,10 +139,14 @@ def read_slice(
                 sums.add(hashes([batch.column(name) for name in hashed], key))
             if not job.only_look:
                 files.add(batch, changed.total() + batches.changes.total())
+            if asked is not None:
+                there.append(pa.Table.from_batches([batch]).select([f.name for f in named]))
             read += batch.num_rows
             told(read)
         changed.update(batches.changes)
-    keys = _outside(job, session) if job.outside else None
+    keys = _outside(job, session, named) if job.outside else None
+    there += [schema_of(named).empty_table(), *([keys] if keys is not None else [])]
+    absent = absent_keys(session, job.table, asked, there) if asked is not None else None
     source = end_read(session, job.table, job.expected, commits)
     files.close()
     return SliceResult(
@@ -151,16 +159,16 @@ def read_slice(
         fingerprint=mark.text() if mark is not None else None,
         digest=sums.digests()[0] if key is not None else None,
         outside=keys,
+        absent=absent,
         source=source,
     )
 
 
-def _outside(job: SliceJob, session: Session) -> pa.Table:
+def _outside(job: SliceJob, session: Session, chosen: Sequence[Field]) -> pa.Table:
     """The keys of the slice's rows outside `where`, as of the same moment as its rows."""
-    chosen = key_fields(job.table, fields(job.table))
-    question = outside(job.table, job.slice, chosen)
-    batches = list(Batches(session, job.table, question, limits=job.limits, chosen=chosen))
-    return pa.Table.from_batches(batches, schema_of(chosen))
+    questions = outside(job.table, job.slice, chosen)
+    streams = [Batches(session, job.table, one, limits=job.limits, chosen=chosen) for one in questions]
+    return pa.Table.from_batches([batch for batches in streams for batch in batches], schema_of(chosen))
 
 
 @lru_cache(maxsize=4)

@@ -149,17 +149,22 @@ def file_fields(table: Table, way: LoadAs, newest: Table) -> tuple[Field, ...]:
 def check_footer(footer: pq.FileMetaData, file: DataFile, fields: Sequence[Field], uri: str) -> bool:
     """DataError if a file has other columns or rows than it should; returns whether READ_FIELD follows its fields."""
     found = footer.schema.to_arrow_schema()
-    expected = [(field.name, _in_file(field.arrow)) for field in fields]
+    expected = [(field.name, field.arrow) for field in fields]
     told = found.names[len(expected) :] == [READ_FIELD]
     if found.names[: len(found.names) - told] != [name for name, _ in expected]:
         raise DataError(f"the file {uri} has columns {found.names}, not {[n for n, _ in expected]}")
     for (name, type_), is_type in zip(expected, found.types, strict=False):
-        if _in_file(is_type) != type_:
+        if not same_in_file(is_type, type_):
             raise DataError(f"column {name} is {is_type} in the file {uri}, not {type_}")
     if footer.num_rows != file.rows:
         said = f"the file {file.path} has {footer.num_rows:,} rows, but its commit says {file.rows:,}"
         raise DataError(said)
     return told
+
+
+def same_in_file(one: pa.DataType, other: pa.DataType) -> bool:
+    """Whether a file stores both types alike."""
+    return _in_file(one) == _in_file(other)
 
 
 def _in_file(type_: pa.DataType) -> pa.DataType:

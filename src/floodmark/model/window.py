@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING, Literal
 
 from floodmark.model.json import Seconds
 from floodmark.model.origin import Origin
-from floodmark.model.position import Key, Position, Value
+from floodmark.model.position import Position, Value
 from floodmark.model.table import Table
 from floodmark.model.zones import Zone
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from floodmark.model.commit import FollowedTo
 
 
@@ -54,7 +56,7 @@ class Slice:
     beyond: Value | None = None  # loose rows: cursor IS NULL, or at or after this value
     zero: bool = False  # loose rows: also those with a cursor of 0000-00-00
     outside: bool = True  # whether the keys of its rows outside `where` are read too, if the plan reads any
-    keys: tuple[Key, ...] = ()  # the rows with these keys
+    keys: pa.Table | None = None  # the rows with these keys: distinct ones, in the columns of the key
     rows: int = 0  # an estimate
 
 

@@ -47,6 +47,13 @@ _WINDOWS = ("window", "snapshot")  # the kinds of a window's slices
 
 
 @dataclass(frozen=True)
+class Deletion:
+    """Keys that the source lacks leave the target."""
+
+    rows: int | None = None  # in the target, for the question whether that is plausible; None: it is proven
+
+
+@dataclass(frozen=True)
 class Pass:
     """One stretch of reading: its slices, and how their rows are committed and loaded."""
 
@@ -58,6 +65,7 @@ class Pass:
     )
     overlap: str | None = None  # fingerprint of the overlap among the slices
     outside: bool = False  # whether the keys of rows outside `where` are read too, and leave the target
+    deletion: Deletion | None = None  # of the keys among the slices that the source lacks; None: they stay
 
     @property
     def rows(self) -> int:
@@ -151,12 +159,13 @@ def again(
     overlap: str | None = None,
     load_as: LoadAs = "merge",
     outside: bool = False,
+    deletion: Deletion | None = None,
 ) -> tuple[Pass, ...]:
     """The pass that reads these rows again; none if there are no slices."""
     if table.recipe.where and any(s.kind in ("since", "keys") for s in slices):
         overlap = with_loose("", "")  # what is known to be outside `where` may have been inside just now
     way: LoadAs = "merge" if table.key else load_as
-    return (Pass("again", tuple(slices), way, "once", overlap, outside),) if slices else ()
+    return (Pass("again", tuple(slices), way, "once", overlap, outside, deletion),) if slices else ()
 
 
 def passes(

@@ -2,7 +2,6 @@
 
 Nothing here reads whole rows: ends are index lookups, counts of large ranges come from EXPLAIN's dives, edges
 are keyset steps with OFFSET or, for integer keys, bisections by dives. So sparse ids make no empty slices.
-Equality of keys is MySQL's own, in the key's collation: one that differs only in case counts as present.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ import pyarrow as pa
 from floodmark.model.position import Key, Position, Value
 from floodmark.model.table import Column, Table
 from floodmark.model.times import TEMPORAL
-from floodmark.model.types import comparison, fields, key_expression
+from floodmark.model.types import fields, key_expression
 from floodmark.source import sql
 from floodmark.source.session import Row, Session, version
 
@@ -32,6 +31,8 @@ _TEXTS = {"char", "varchar", "enum", "set", "tinytext", "text"}
 # cost. Sums of the first are stored in the log: after a change here, every overlap is read once more.
 _STRONG = "CAST(CONV(LEFT(SHA2({}, 256), 15), 16, 10) AS UNSIGNED)"
 _QUICK = "CRC32({})"
+# Keys per question for their weights.
+WEIGHED = 500
 
 
 def every_row(table: Table) -> Table:
@@ -362,45 +363,19 @@ def shared_value(
     return True, value.decode() + ("+00" if column.data_type == "timestamp" else "")
 
 
-def absent_keys(session: Session, table: Table, keys: Sequence[Key]) -> list[Key]:
-    """The keys for which the source has no row, or none that matches the table's `where`."""
-    missing: list[Key] = []
-    for some in sql.chunks(keys):
-        found = _found(session, table, some)
-        absent = [key for key in some if key not in found]
-        if found <= set(some):
-            missing += absent
-            continue
-        # Some rows' keys read differently ('ABC' for 'abc', '1.50' for '1.5'): query one by one to see which
-        # is which.
-        missing += [key for key in absent if not _found(session, table, [key])]
-    return missing
-
-
-def _found(session: Session, table: Table, keys: Sequence[Key]) -> set[Key]:
-    """The keys of matching rows, as the source spells them."""
-    columns, index = [table.column(name) for name in table.key], table.source.key_index
-    asked = sql.query(table, sql.position_columns(table, table.key), [sql.any_of(table, keys)], index)
-    return {
-        tuple(None if c is None else sql.value_of(column, c) for column, c in zip(columns, row, strict=True))
-        for row in session.rows(asked)
-    }
-
-
 # ---------------------------------------------------------------- weights of keys whose rows are gone
 
 
 def key_weights(session: Session, table: Table, keys: Sequence[Key]) -> list[bytes | None]:
-    """What `_floodmark_key` would be for rows with these keys; None if that can't be known without the rows.
+    """What `_floodmark_key` would be for rows with these keys; None if the key itself is compared.
 
     The values are cast to the columns' types, so that the data files' expression gives them the same weights.
     """
     expression = key_expression(table) if table.mode == "upsert" else None
-    typed = [_type(table.column(name)) for name in table.key]
-    if expression is None or None in typed:
+    if expression is None:
         return [None] * len(keys)
     found: list[bytes | None] = []
-    for some in sql.chunks(keys):
+    for some in sql.chunks(keys, WEIGHED):
         rows = " UNION ALL ".join(_row(table, i, key) for i, key in enumerate(some))
         answers = session.rows(f"SELECT floodmark_n, {expression} FROM ({rows}) AS floodmark_keys")
         by_number = {int(n or 0): weight for n, weight in answers}
@@ -413,17 +388,18 @@ def _row(table: Table, number: int, key: Key) -> str:
     for name, value in zip(table.key, key, strict=True):
         column = table.column(name)
         given = "NULL" if value is None else sql.literal(column, value)
-        cells.append(f"{(_type(column) or '{}').format(given)} AS {sql.quote(name)}")
+        cells.append(f"{_type(column).format(given)} AS {sql.quote(name)}")
     return f"SELECT {number} AS floodmark_n, {', '.join(cells)}"
 
 
-def _type(column: Column) -> str | None:
-    """The expression that casts a literal to the column's type; None if not known here."""
+def _type(column: Column) -> str:
+    """The expression that casts a literal to the column's type, and prints like it."""
     kind = column.data_type
-    if comparison(column) == "weights":
+    if column.collation is not None and kind in _TEXTS - sql.NUMBERED:
         return f"CONVERT({{}} USING {column.charset}) COLLATE {column.collation}"
-    if "zerofill" in column.type:
-        return None  # its text has leading zeros that no literal has
+    if filled := re.search(r"\((\d+)(?:,(\d+))?\).*zerofill", column.type):
+        digits = int(filled[1]) + (1 if int(filled[2] or 0) else 0)  # and the point
+        return f"LPAD({{0}}, GREATEST({digits}, LENGTH({{0}})), '0')"
     if kind in sql.NUMBERED or (kind == "bigint" and column.unsigned):
         # In a UNION with smaller numbers, MySQL takes a bare number above 2^63 for a DECIMAL, or truncates
         # it.
@@ -436,4 +412,6 @@ def _type(column: Column) -> str | None:
         return f"CAST({{}} AS DECIMAL({column.precision},{column.scale}))"
     if kind in ("datetime", "timestamp"):
         return f"CAST({{}} AS DATETIME({column.fraction or 0}))"
-    return "CAST({} AS DATE)" if kind == "date" else None
+    if kind == "time":
+        return f"CAST({{}} AS TIME({column.fraction or 0}))"
+    return f"CAST({{}} AS {kind})"  # dates, and MariaDB's types of addresses

@@ -9,8 +9,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from itertools import groupby
+from typing import TypeVar
 
+import pyarrow as pa
+
+from floodmark.model.keys import WHOLE, keys_of, runs
 from floodmark.model.position import Key, Position, Value
 from floodmark.model.table import Column, Table
 from floodmark.model.types import Field, fields
@@ -22,15 +26,20 @@ BINARY = {"binary", "varbinary", "tinyblob", "blob", "mediumblob", "longblob"}
 # Types whose text order is not their index order: a position holds their numeric value.
 NUMBERED = {"enum", "set", "bit"}
 
-# Keys per query. Each is an index range to the optimizer; from 1,000 on, MariaDB turns a list into a join.
-KEYS_AT_ONCE = 500
+T = TypeVar("T")
+
+# Keys per query, and per list: from 1,000 on, MariaDB turns a list into a join, whose column may compare differently.
+KEYS_AT_ONCE = 4500
+LISTED = 900
+# Conditions joined by OR in a query: each row is compared with one after the other, while a list is searched.
+TERMS = 400
 
 _NUMBER = re.compile(r"-?\d+(\.\d+)?\Z")
 
 
 def integer(column: Column) -> bool:
     """Whether the column holds whole numbers that the server's own counter doesn't write."""
-    return column.data_type in NUMERIC - {"decimal", "year"} and not column.auto_increment
+    return column.data_type in WHOLE and not column.auto_increment
 
 
 def source(table: Table, index: str | None = None) -> str:
@@ -105,18 +114,52 @@ def loose(table: Table, beyond: Value | None, zero: bool = False) -> str:
 
 def any_of(table: Table, keys: Sequence[Key]) -> str:
     """The condition that a row has one of the keys."""
-    if len(table.key) == 1 and keys and all(key[0] is not None for key in keys):
+    return _either([term for term, _ in _terms(table, keys)])
+
+
+def _either(terms: Sequence[str]) -> str:
+    return " OR ".join(f"({term})" for term in terms) or "FALSE"
+
+
+def _terms(table: Table, keys: Sequence[Key]) -> Iterator[tuple[str, int]]:
+    """The conditions of which a row with one of the keys meets one, and of how many keys each is.
+
+    Adjacent keys that differ only in their last column share a list.
+    """
+    *columns, last = [table.column(name) for name in table.key]
+    for first, alike in groupby(keys, key=lambda key: key[:-1]):
+        same = [_equals(column, value) for column, value in zip(columns, first, strict=True)]
+        values = [key[-1] for key in alike]
+        if None in values:
+            yield " AND ".join([*same, _equals(last, None)]), 1
+        literals = [literal(last, value) for value in values if value is not None]
+        for some in chunks(literals, LISTED):
+            yield " AND ".join([*same, f"{expression(last)} IN ({', '.join(some)})"]), len(some)
+
+
+def _equals(column: Column, value: Value | None) -> str:
+    return f"{expression(column)} {'IS NULL' if value is None else f'= {literal(column, value)}'}"
+
+
+def _portions(table: Table, keys: pa.Table) -> Iterator[str]:
+    """The conditions that find the rows with distinct keys, statement by statement, and perhaps rows between them."""
+    rest, at = [keys.slice(0, 0)], 0
+    for begin, end in runs(table, keys):
         column = table.column(table.key[0])
-        values = ", ".join(literal(column, value) for (value,) in keys if value is not None)
-        return f"{expression(column)} IN ({values})"
-    return " OR ".join(f"({_equals(table, key)})" for key in keys) or "FALSE"
-
-
-def _equals(table: Table, key: Key) -> str:
-    pairs = [(table.column(name), value) for name, value in zip(table.key, key, strict=True)]
-    return " AND ".join(
-        f"{expression(c)} {'IS NULL' if value is None else f'= {literal(c, value)}'}" for c, value in pairs
-    )
+        first, last = (literal(column, key[0] or 0) for key in keys_of(table, keys.take([begin, end - 1])))
+        yield f"{quote(column.name)} BETWEEN {first} AND {last}"
+        rest.append(keys.slice(at, begin - at))
+        at = end
+    terms: list[str] = []
+    held = 0
+    for term, count in _terms(table, keys_of(table, pa.concat_tables([*rest, keys.slice(at)]))):
+        if terms and (held + count > KEYS_AT_ONCE or len(terms) == TERMS):
+            yield _either(terms)
+            terms, held = [], 0
+        terms.append(term)
+        held += count
+    if terms:
+        yield _either(terms)
 
 
 def matches(table: Table) -> str:
@@ -169,16 +212,17 @@ def _bare(condition: str) -> str:
     return _QUOTED.sub(lambda m: "`" + re.sub(r"\W", "_", m["name"][1:-1]) if m["name"] else " ", condition)
 
 
-def _range(table: Table, piece: Slice) -> list[str]:
-    """The conditions of a slice, whether or not a row matches `where`."""
-    if piece.kind == "keys":
-        return [any_of(table, piece.keys)]
-    if piece.kind == "loose":
-        return [loose(table, piece.beyond, piece.zero)]
-    if piece.by == "key":
+def _ranges(table: Table, piece: Slice) -> Iterator[list[str]]:
+    """The conditions of a slice, whether or not a row matches `where`: once, or for as many queries as its keys need."""
+    if piece.keys is not None:
+        yield from ([some] for some in _portions(table, piece.keys))
+    elif piece.kind == "loose":
+        yield [loose(table, piece.beyond, piece.zero)]
+    elif piece.by == "key":
         inside = between(table, table.key, piece.after, piece.upto)
-        return [*inside, *between(table, table.order, piece.low, piece.high)]
-    return between(table, table.order, piece.after, piece.upto) if piece.by == "cursor" else []
+        yield [*inside, *between(table, table.order, piece.low, piece.high)]
+    else:
+        yield between(table, table.order, piece.after, piece.upto) if piece.by == "cursor" else []
 
 
 def where(found: Sequence[str]) -> str:
@@ -216,29 +260,23 @@ def index_of(table: Table, piece: Slice) -> str | None:
     return table.source.cursor_index if piece.by == "cursor" and piece.kind != "loose" else None
 
 
+def chunks(items: Sequence[T], most: int) -> Iterator[Sequence[T]]:
+    """The items, in portions of at most so many."""
+    for i in range(0, len(items), most):
+        yield items[i : i + most]
+
+
 def selects(table: Table, piece: Slice) -> list[str]:
-    """The SELECTs of a slice: one, or as many as its keys need."""
-    if piece.kind != "keys":
-        return [select(table, piece)]
-    return [select(table, replace(piece, keys=tuple(some))) for some in chunks(piece.keys)]
+    """The SELECTs of a slice, with columns in the order of the file: one, or as many as its keys need."""
+    chosen, index = ", ".join(f.select for f in fields(table)), index_of(table, piece)
+    return [query(table, chosen, found, index) for found in _ranges(table, piece)]
 
 
-def chunks(keys: Sequence[Key]) -> Iterator[Sequence[Key]]:
-    """The keys, in portions of one query each."""
-    for i in range(0, len(keys), KEYS_AT_ONCE):
-        yield keys[i : i + KEYS_AT_ONCE]
-
-
-def select(table: Table, piece: Slice) -> str:
-    """The whole SELECT of a slice, with columns in the order of the file."""
-    chosen = ", ".join(f.select for f in fields(table))
-    return query(table, chosen, _range(table, piece), index_of(table, piece))
-
-
-def outside(table: Table, piece: Slice, chosen: Sequence[Field]) -> str:
-    """The SELECT of some fields of a slice's rows for which `where` is false or NULL."""
-    found = [*_range(table, piece), f"{matches(table)} IS NOT TRUE"]
-    return query(table, ", ".join(f.select for f in chosen), found, index_of(table, piece), every=True)
+def outside(table: Table, piece: Slice, chosen: Sequence[Field]) -> list[str]:
+    """The SELECTs of some fields of a slice's rows for which `where` is false or NULL."""
+    columns, index = ", ".join(f.select for f in chosen), index_of(table, piece)
+    false = f"{matches(table)} IS NOT TRUE"
+    return [query(table, columns, [*found, false], index, every=True) for found in _ranges(table, piece)]
 
 
 def ordering(table: Table, columns: Sequence[str], direction: str = "ASC") -> str:

@@ -16,7 +16,6 @@ from functools import partial
 import pyarrow as pa
 
 from floodmark.config.load import TableOptions
-from floodmark.extract.files import key_table
 from floodmark.load import canonical
 from floodmark.load.protocol import KEYS
 from floodmark.log.fold import State
@@ -27,7 +26,6 @@ from floodmark.model.run import implausible
 from floodmark.model.table import Table
 from floodmark.model.times import parse_moment, temporal
 from floodmark.model.types import fields
-from floodmark.model.window import Slice
 from floodmark.plan.bound import Reading, Settled
 from floodmark.plan.origin import check_origin
 from floodmark.plan.wait import Source, settle
@@ -35,14 +33,8 @@ from floodmark.services import Services
 from floodmark.source import ranges as edges
 from floodmark.source.describe import cascades, touched
 from floodmark.source.identity import source_id
-from floodmark.source.ranges import absent_keys, key_weights
 from floodmark.verify.compare import compare, described
-from floodmark.verify.lookup import Differences
 
-# Most keys that one task reads; a small number is spread over several tasks.
-KEYS_PER_SLICE = 20_000
-SPREAD = 8
-FEWEST = 500
 # Most missing rows to read again by key, which the driver holds in memory. More than that didn't just come back.
 HELD = 1_000_000
 # Keys per question to the warehouse; fewer if a key has several columns, each compared by itself.
@@ -128,28 +120,14 @@ def _deletable(table: Table, keys: Sequence[Key]) -> tuple[Key, ...]:
     return tuple(key for key in keys if all(key[i] is not None for i in needed))
 
 
-def slices(keys: Sequence[Key]) -> tuple[Slice, ...]:
-    """The keys as slices, one per task."""
-    each = min(KEYS_PER_SLICE, max(FEWEST, -(-len(keys) // SPREAD)))
-    parts = (tuple(keys[i : i + each]) for i in range(0, len(keys), each))
-    return tuple(Slice("keys", n, keys=part, rows=len(part)) for n, part in enumerate(parts))
-
-
-def lacking(services: Services, table: Table, keys: Sequence[Key], rows: int, force: bool) -> pa.Table:
-    """Those of these keys that the source lacks, queried now under our claim, as a file names them.
-
-    Refuses to delete nearly all of the warehouse's `rows`, unless the user insists.
-    """
-    absent: list[Key] = []
-    weighed: list[bytes | None] = []
-    if keys:
+def check_plausible(services: Services, table: Table, absent: int, rows: int) -> None:
+    """Refuses to delete nearly all of the warehouse's `rows`, or all if the source is empty."""
+    gone = implausible(rows, rows - absent)
+    if not gone and absent >= rows:
         with services.reading("deletes", table) as session:
-            absent = absent_keys(session, table, keys)
-            weighed = key_weights(session, table, absent)
-            empty = len(absent) >= rows and edges.empty(session, table)
-        if absent and not force and (empty or implausible(rows, rows - len(absent))):
-            raise _implausible(table.target, len(absent), rows)
-    return key_table(table, absent, weighed)
+            gone = edges.empty(session, table)
+    if gone:
+        raise _implausible(table.target, absent, rows)
 
 
 def in_target(services: Services, table: Table, keys: pa.Table) -> pa.Table:
@@ -187,20 +165,6 @@ def _implausible(target: str, deleted: int, rows: int) -> DataError:
 
 
 # ---------------------------------------------------------------- repairs
-
-
-def to_repair(
-    services: Services, table: Table, found: Differences
-) -> tuple[tuple[Key, ...], tuple[Key, ...]]:
-    """The rows to read again, and the extra rows that the source lacks, queried now under our claim.
-
-    Extra rows that it has exist twice, or their key reads differently.
-    """
-    with services.reading("verify", table) as session:
-        absent = set(absent_keys(session, table, found.extra))
-    there = (key for key in found.extra if key not in absent)
-    different = (key for key, _ in found.different)
-    return (*found.missing, *different, *there), tuple(absent)
 
 
 def check_repairable(services: Services, table: Table, state: State, options: TableOptions) -> None:

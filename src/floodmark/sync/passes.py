@@ -20,7 +20,7 @@ from typing import Literal
 
 import pyarrow as pa
 
-from floodmark.extract.files import write_keys
+from floodmark.extract.keys import write_keys
 from floodmark.extract.task import SliceJob, SliceResult
 from floodmark.log.fold import State
 from floodmark.model import events
@@ -103,8 +103,6 @@ def remove(
     keys: pa.Table,
     rows: int,
     purpose: Literal["where"] | None = None,
-    *,
-    began: float | None = None,
 ) -> None:
     """Commits the keys of rows that leave the target: `rows` of them, as far as is known."""
     state = run.state
@@ -119,7 +117,6 @@ def remove(
         files=files,
         load_as="mark" if table.recipe.deletes == "soft" else "delete",
         purpose=purpose,
-        seconds=0.0 if began is None else round(time.monotonic() - began, 3),
     )
     append(run, commit, rows_deleted=rows)
 
@@ -267,6 +264,7 @@ def _commit(
     # Before the rows, whose commit moves the position: a crash in between repeats the slices, keys included.
     left = _commit_outside(run, table, results)
     files = tuple(f for r in results for f in r.files)
+    left += _commit_absent(run, table, one, results)
     if left and not files:
         loads.offer(run)
     window_id = claim.window.id if claim.window is not None and one.kind == "window" else None
@@ -311,6 +309,18 @@ def _commit_outside(run: TableRun, table: Table, results: Sequence[SliceResult])
     if leaving.num_rows:
         remove(run, table, leaving, found, "where")
     return leaving.num_rows
+
+
+def _commit_absent(run: TableRun, table: Table, one: Pass, results: Sequence[SliceResult]) -> int:
+    """Commits deletes for those keys of these slices that the source lacks; returns their number."""
+    keys = [r.absent for r in results if r.absent is not None and r.absent.num_rows]
+    if one.deletion is None or not keys:
+        return 0
+    absent = pa.concat_tables(keys)
+    if one.deletion.rows is not None and not run.asked.force:
+        deletes.check_plausible(run.services, table, absent.num_rows, one.deletion.rows)
+    remove(run, table, absent, absent.num_rows)
+    return absent.num_rows
 
 
 # ---------------------------------------------------------------- snapshots

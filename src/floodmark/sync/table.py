@@ -18,6 +18,7 @@ from typing import Any, NoReturn
 
 from floodmark.clean.remove import Cleaning, due_files, superseded
 from floodmark.clean.remove import remove as remove_files
+from floodmark.extract.keys import key_table, with_weights
 from floodmark.load.pending import ledger_for
 from floodmark.log.claim import Changed, decide_and_claim, refuse_if_held
 from floodmark.log.document import StageFailure
@@ -39,7 +40,8 @@ from floodmark.model.text import counted, duration, size
 from floodmark.model.times import parse_moment, stamp
 from floodmark.model.window import Intent
 from floodmark.plan import takeover as legacy
-from floodmark.plan.decide import TablePlan, again, check_begun, load_as, reason
+from floodmark.plan.decide import Deletion, TablePlan, again, check_begun, load_as, reason
+from floodmark.plan.keys import slices
 from floodmark.plan.lag import measured
 from floodmark.source.describe import discover_with_notes
 from floodmark.source.read import bounded, check_lengths
@@ -288,11 +290,15 @@ def sweep(run: TableRun) -> bool:
     found = deletes.look(run.services, run.state, run.options, run.asked.force)
     if found is None:
         return False
-    _read_keys(run, found.table, (*found.back, *found.changed), "deletes")
+    keys, removes = (*found.back, *found.changed, *found.gone), run.options.deletes != "ignore"
+    removed = _read_keys(run, found.table, keys, "deletes", Deletion(found.rows) if removes else None)
+    if not removed:
+        # Records the time.
+        hold(run, "deletes", found.table)
+        remove(run, found.table, with_weights(found.table, key_table(found.table, ()), ()), 0)
     if found.back:
         rows = counted(len(found.back), "row")
         run.account.note(f"{rows} missing from the target, though unchanged at the source: read again")
-    removed = _remove_keys(run, found.table, found.gone, found.rows, "deletes", always=True)
     if found.changed:
         run.account.note(f"{counted(len(found.changed), 'row')} changed by foreign keys: read again")
     if removed:
@@ -310,29 +316,16 @@ def _sweep_again(run: TableRun) -> bool:
     return sweep(run)
 
 
-def _read_keys(run: TableRun, table: Table, keys: Sequence[Key], purpose: str) -> None:
-    """Reads and commits the rows of these keys under our claim; they move no position."""
-    if pieces := deletes.slices(keys):
-        hold(run, purpose, table)
-        read(run, TablePlan(Intent(purpose, table), again(table, pieces)))
-
-
-def _remove_keys(
-    run: TableRun, table: Table, keys: Sequence[Key], rows: int, purpose: str, *, always: bool = False
+def _read_keys(
+    run: TableRun, table: Table, keys: Sequence[Key], purpose: str, deletion: Deletion | None
 ) -> int:
-    """Commits deletes for those keys that the source lacks when queried now; returns their number.
-
-    `rows` is the warehouse's row count. With `always` there is a commit even without deletes, to record
-    the time.
-    """
-    if not keys and not always:
-        return 0
-    began = time.monotonic()
-    hold(run, purpose, table)
-    absent = deletes.lacking(run.services, table, keys, rows, run.asked.force)
-    if absent.num_rows or always:
-        remove(run, table, absent, absent.num_rows, began=began)
-    return absent.num_rows
+    """Reads and commits the rows of these keys under our claim, moving no position; returns how many were removed."""
+    before = run.report.rows_deleted
+    if keys:
+        hold(run, purpose, table)
+        pieces = slices(table, key_table(table, keys))
+        read(run, TablePlan(Intent(purpose, table), again(table, pieces, deletion=deletion)))
+    return run.report.rows_deleted - before
 
 
 def _deleted(run: TableRun) -> str:
@@ -385,9 +378,9 @@ def _repaired(run: TableRun) -> Repaired:
         else:
             deletes.check_repairable(run.services, table, run.state, run.options)
             hold(run, "repair", table)
-            there, absent = deletes.to_repair(run.services, table, found)
-            _read_keys(run, table, there, "repair")
-            _remove_keys(run, table, absent, found.rows_warehouse, "repair")
+            # Extra rows that the source has exist twice, or their key reads differently.
+            keys = (*found.missing, *(key for key, _ in found.different), *found.extra)
+            _read_keys(run, table, keys, "repair", Deletion(found.rows_warehouse))
         loads.load(run)
         # The same columns as before: those that are new at the source are for the next sync.
         after = compare(run.services, table, replace(run.state, table=known))

@@ -12,7 +12,7 @@ from floodmark.clean.choose import Selection
 from floodmark.clean.command import s3clean_list, s3clean_orphans
 from floodmark.clean.remove import Cleaning
 from floodmark.config.load import Config, load
-from floodmark.extract.files import key_table, write_keys
+from floodmark.extract.keys import key_table, write_keys
 from floodmark.log.claim import claim
 from floodmark.log.copies import Publisher
 from floodmark.log.document import commit_path
@@ -38,7 +38,7 @@ def config(tmp_path: Path) -> Config:
 def lay(store: Store, place: str, claim: int = 1) -> DataFile:
     """A key file, put where this or an earlier version keeps it."""
     log = Log(store, TABLE.name).read().log
-    keys = key_table(TABLE, [(1,), (2,)], [None, None])
+    keys = key_table(TABLE, [(1,), (2,)])
     (file,) = write_keys(store, TABLE, keys, run=RUN, claim=claim, log=log, kind="where")
     assert file.path.startswith(f"keys/{TABLE.name}/{RUN}/")
     moved = file.path.replace("keys/", f"{place}/", 1)
