@@ -13,7 +13,7 @@ from floodmark.config.load import SourceSpec
 from floodmark.model.changes import KeyDescription, TableMap
 from floodmark.model.table import Table
 from floodmark.source.binlog import events
-from floodmark.source.binlog.events import Event
+from floodmark.source.binlog.events import LogEvent
 from floodmark.source.binlog.keys import KeyRows
 from floodmark.source.binlog.stream import EventStream
 from floodmark.source.rows import packets as wire
@@ -48,7 +48,7 @@ def dumped(session: Session, file: str, position: int, flags: int = 0) -> EventS
     return EventStream(session._link, file, position, 60)
 
 
-def flat(stream: Iterator[Event]) -> Iterator[Event]:
+def flat(stream: Iterator[LogEvent]) -> Iterator[LogEvent]:
     """The events with those of compressed transactions."""
     for event in stream:
         yield event

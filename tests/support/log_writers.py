@@ -24,7 +24,7 @@ from floodmark.source.binlog.events import (
     ROWS,
     XA_PREPARE,
     XID,
-    Event,
+    LogEvent,
     gtid,
 )
 from floodmark.source.binlog.gtid import GtidSet
@@ -142,7 +142,7 @@ class Read:
         for event in events:
             self._take(event, events.place)
 
-    def _take(self, event: Event, behind: LogPlace) -> None:
+    def _take(self, event: LogEvent, behind: LogPlace) -> None:
         body = bytes(event.body)
         if event.kind in (GTID, GTID_TAGGED, MARIADB_GTID):
             self._gtid, self._mark = gtid(event).text, b""

@@ -39,9 +39,10 @@ from floodmark.source.binlog.end import (
     log_end,
     log_files,
     log_identity,
+    log_start,
 )
 from floodmark.source.binlog.fitness import fitness, log_facts
-from floodmark.source.binlog.gtid import GtidSet
+from floodmark.source.binlog.gtid import GtidSet, plus_gtids
 from floodmark.source.binlog.walk import joined
 from floodmark.source.describe import Unseen, discover
 from floodmark.source.session import Session
@@ -125,6 +126,7 @@ class LogFound:
     """What a read has found."""
 
     followed: FollowedChanges
+    end: LogEnd
     created: Mapping[str, int]  # when files were begun
     files: tuple[DataFile, ...] = ()
 
@@ -143,7 +145,7 @@ class _Attempt:
             now = self._now(session)
         if source is None:
             self._claim()
-            begin = now.end, self._begun_by(now)
+            begin = self._start(now)
             return source_log.listen(self.held, self._described(self.names), begin=begin)
         found = self._read(now)
         again = [
@@ -158,7 +160,7 @@ class _Attempt:
         return source_log.append(
             self.held,
             found.followed,
-            now.end,
+            found.end,
             replace(now.identity, created=found.created.get(found.followed.next_start.file, 0)),
             files=found.files,
             described=descriptions,
@@ -204,23 +206,25 @@ class _Attempt:
         source = self.state.source
         assert source is not None
         begin, before = source.next_start, source.end
-        if source.identity.server != now.identity.server:
-            begin = self._elsewhere(before)
-        same = begin == source.next_start
+        same = source.identity.server == now.identity.server
         known = source.identity.created if same else 0
         reads, created = None, dict[str, int]()
         if not (same and went_back(begin, before, now.end)):
             with suppress(LogGone):
+                begin = begin if same else self._elsewhere(before)
                 reads = self._read_between(now, begin, before)
             created = dict(pair for read in reads or () for pair in read.stretch.created)
             if not reads and now.end.visible is None:  # nothing is new, or numbering has begun again
-                created = {begin.file: self._begun_by(now).created}
+                created = {begin.file: self._begun_by(now, now.end.place.file).created}
         if reads is None or (known and created.get(begin.file, known) != known):
-            lost = FollowedChanges(now.end.place, now.end.place, reconcile=("lost",))
-            return LogFound(lost, {now.end.place.file: self._begun_by(now).created})
+            start, identity = self._start(now)
+            lost = FollowedChanges(start.place, start.place, reconcile=("lost",))
+            return LogFound(lost, start, {start.place.file: identity.created})
+        end = now.end
         if not reads:
             prepared = tuple(each.xa for each in source.prepared)
-            return LogFound(FollowedChanges(begin, begin, prepared=prepared), {begin.file: known})
+            end = replace(end, gtid=end.gtid or before.gtid)
+            return LogFound(FollowedChanges(begin, begin, prepared=prepared), end, {begin.file: known})
         followed = joined(
             [read.stretch for read in reads],
             now.end,
@@ -228,7 +232,11 @@ class _Attempt:
             prepared=[each.xa for each in source.prepared],
             sync_binlog=now.sync_binlog,
         )
-        return LogFound(followed, created, tuple(file for read in reads for file in read.files))
+        if (
+            end.gtid is None and before.gtid is not None
+        ):  # MariaDB: adding them up is cheaper than its own answer
+            end = replace(end, gtid=plus_gtids(before.gtid, followed.gtids))
+        return LogFound(followed, end, created, tuple(file for read in reads for file in read.files))
 
     def _elsewhere(self, before: LogEnd) -> LogPlace:
         """Where to go on at another server than the one that was read last."""
@@ -271,9 +279,14 @@ class _Attempt:
         with self.services.throttle.sessions("changes", 1) as [session]:
             yield session
 
-    def _begun_by(self, now: LogNow) -> LogIdentity:
-        """The log's identity at its present end."""
-        file = now.end.place.file
+    def _start(self, now: LogNow) -> tuple[LogEnd, LogIdentity]:
+        """Where following begins: everything that was logged before can be seen. And the log's identity there."""
+        with self.services.session("changes") as session:
+            start = log_start(session)
+        return start, self._begun_by(now, start.place.file)
+
+    def _begun_by(self, now: LogNow, file: str) -> LogIdentity:
+        """The log's identity, as of one of its files."""
         events = LogEvents(self._session, LogPlace(file, FIRST), LogPlace(file, FIRST + 1))
         for _ in events:
             pass

@@ -47,7 +47,7 @@ from floodmark.setup.doctor.spark import (
     java,
     secrecy,
 )
-from floodmark.source.binlog.fitness import Finding, Fitness
+from floodmark.source.binlog.fitness import Fitness, LogFinding
 from floodmark.source.describe import Discovered
 from floodmark.source.server import LongestTransaction, Replication, ServerFacts, in_newer_words, replication
 from floodmark.spark.jvm import settings
@@ -100,8 +100,8 @@ def test_sessions_in_other_zones_are_a_warning_and_hidden_ones_are_assumed() -> 
 
 
 def test_the_binary_log_is_information_whatever_is_wrong_with_it() -> None:
-    unfit = Finding("no_binlog", "it is off (log_bin)", "set log_bin")
-    noted = Finding("sync_binlog", "sync_binlog is 0", "set it to 1")
+    unfit = LogFinding("no_binlog", "it is off (log_bin)", "set log_bin")
+    noted = LogFinding("sync_binlog", "sync_binlog is 0", "set it to 1")
     refused = source.binary_log(Fitness((unfit, noted), ""))
     assert (refused.status, refused.hint) == ("ok", "set log_bin"), "first what keeps it from being followed"
     assert refused.detail.endswith("can't be followed; it is off (log_bin)")

@@ -9,7 +9,7 @@ import pytest
 from floodmark.config.load import load
 from floodmark.model.errors import ConfigError
 from floodmark.setup.init import EXAMPLE, ListedTable, initial, text, understood
-from floodmark.source.binlog.fitness import Finding, Fitness
+from floodmark.source.binlog.fitness import Fitness, LogFinding
 
 
 @pytest.fixture(autouse=True)
@@ -96,7 +96,7 @@ def test_the_file_says_what_the_binary_log_lacks_in_comments(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MYSQL_PASSWORD", "x")
-    log = Fitness((Finding("no_binlog", "it is off (log_bin)", "set log_bin"),), "")
+    log = Fitness((LogFinding("no_binlog", "it is off (log_bin)", "set log_bin"),), "")
     file = tmp_path / "floodmark.yaml"
     file.write_text(text(EXAMPLE, (), None, log))
     load(file)

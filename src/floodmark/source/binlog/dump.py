@@ -23,8 +23,8 @@ from floodmark.source.binlog.events import (
     GTID_TAGGED,
     MARIADB_GTID,
     ROTATE,
-    Event,
     FormatDescription,
+    LogEvent,
     gtid,
     rotate,
 )
@@ -150,7 +150,7 @@ class LogEvents:
         if self._session is not None:
             self._session.abort()
 
-    def __iter__(self) -> Iterator[Event]:
+    def __iter__(self) -> Iterator[LogEvent]:
         """Ends at the end; with an error if the server doesn't get there within the patience, or never will."""
         until, pause, first = time.monotonic() + self._patience, 0.01, True
         while not self._ended():
@@ -172,7 +172,7 @@ class LogEvents:
     def _ended(self) -> bool:
         return self.place.number >= self._end.number
 
-    def _one_dump(self, first: bool) -> Iterator[Event]:
+    def _one_dump(self, first: bool) -> Iterator[LogEvent]:
         """The events of one dump, up to the end. What later dumps begin with was given before."""
         begun, read = self.place, False
         with self._connect() as session:
@@ -209,7 +209,7 @@ class LogEvents:
                 session.close()  # the server would send all the rest
 
 
-def _behind(event: Event, place: LogPlace) -> LogPlace:
+def _behind(event: LogEvent, place: LogPlace) -> LogPlace:
     """The place behind an event; a file that has ended goes on in the next one."""
     if event.kind == ROTATE:
         return rotate(event.body)

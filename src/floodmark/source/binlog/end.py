@@ -236,7 +236,7 @@ def gtid_at(session: Session, place: LogPlace) -> str:
 
 
 def file_of(session: Session, gtids: str) -> LogPlace:
-    """Where to begin on this server if these transactions have been read, on it or on another one; else LogGone.
+    """Where to begin on this server if these transactions have been read, on it or on another one; LogGone if it was purged.
 
     All transactions that the log has before that place are among them.
     """
@@ -254,7 +254,7 @@ def file_of(session: Session, gtids: str) -> LogPlace:
             )
         lacks = not GtidSet.parse(executed).contains(read)
     if lacks:
-        raise LogGone(
+        raise DataError(
             "the source lacks transactions that were already read from another server",
             hint="wait until it has caught up; if it never will, floodmark watermark accept",
         )

@@ -1,8 +1,8 @@
 """The events of the binary log: what their types are called, and what the ones that we need say. Pure.
 
 A type that is not named here is unknown, and whoever meets one stops: an event is never skipped because nobody
-has heard of it. Bodies are as `stream.Event` has them, without header and checksum. One that can't be read
-raises `Damaged`, whatever its bytes are.
+has heard of it. Bodies are as `stream.LogEvent` has them, without header and checksum. One that can't be read
+raises `DamagedEvent`, whatever its bytes are.
 """
 
 from __future__ import annotations
@@ -57,11 +57,11 @@ HEADER = struct.Struct("<IBIIIH")  # timestamp, type, server, size, end, flags
 CHECKSUM = 4
 
 
-class Damaged(DataError):
+class DamagedEvent(DataError):
     """An event can't be read, or is not the one that was written."""
 
 
-class Event(NamedTuple):
+class LogEvent(NamedTuple):
     """One event. The body is valid until the next event is taken."""
 
     kind: int
@@ -111,8 +111,8 @@ class Query(NamedTuple):
     error: int
 
 
-def _damaged(what: str) -> Damaged:
-    return Damaged(
+def _damaged(what: str) -> DamagedEvent:
+    return DamagedEvent(
         f"the binary log has {what} that can't be read",
         hint="run the command again; if it says the same, see `mysqlbinlog --verify-binlog-checksum`",
     )
@@ -142,7 +142,7 @@ def _piece(body: memoryview | bytes, at: int, size: int) -> bytes:
 _POST_HEADERS = {QUERY: 13, TABLE_MAP: 8, **{k: 8 if k in _VERSION_1 else 10 for k in ROWS}}
 
 
-def format_description(event: Event) -> FormatDescription:
+def format_description(event: LogEvent) -> FormatDescription:
     """How the events after this one are written; UnknownEvent if we can't read them."""
     body = event.body
     try:
@@ -181,7 +181,7 @@ def _uuid(data: bytes) -> str:
     return str(UUID(bytes=data))
 
 
-def gtid(event: Event) -> Gtid:
+def gtid(event: LogEvent) -> Gtid:
     """The transaction that begins here, from an event of any of the four types."""
     body = event.body
     try:
@@ -253,7 +253,7 @@ def _varlen(body: memoryview, at: int, signed: bool = False) -> tuple[int, int]:
 _STANDALONE, _GROUP, _DDL, _PREPARED, _COMPLETED = 0x01, 0x02, 0x20, 0x40, 0x80
 
 
-def _mariadb_gtid(event: Event) -> Gtid:
+def _mariadb_gtid(event: LogEvent) -> Gtid:
     body = event.body
     number, domain, flags = _MARIADB.unpack_from(body)
     at = 13
@@ -284,7 +284,7 @@ def xa_prepare(body: memoryview) -> tuple[str, bool]:
     return xid_text(form, data[:first], data[first:]), bool(one_phase)
 
 
-def query(event: Event) -> Query:
+def query(event: LogEvent) -> Query:
     """The statement of a Query event, compressed or not."""
     body = event.body
     try:
@@ -450,7 +450,7 @@ _ZSTD, _PLAIN = 0, 255
 PIECE = 256 << 10
 
 
-def payload(body: memoryview) -> Iterator[Event]:
+def payload(body: memoryview) -> Iterator[LogEvent]:
     """The events within a compressed transaction, decompressed as they are taken."""
     try:
         at, size, whole, algorithm = 0, None, None, _PLAIN
@@ -479,7 +479,7 @@ def payload(body: memoryview) -> Iterator[Event]:
     return _inner(stream, size if whole is None else whole)
 
 
-def _inner(stream: Any, left: int) -> Iterator[Event]:
+def _inner(stream: Any, left: int) -> Iterator[LogEvent]:
     held, at = memoryview(b""), 0
     while True:
         head = held[at : at + HEADER.size]
@@ -492,7 +492,7 @@ def _inner(stream: Any, left: int) -> Iterator[Event]:
                 break
             continue
         timestamp, kind, server, size, _, flags = HEADER.unpack(head)
-        yield Event(kind, timestamp, flags, 0, 0, held[at + HEADER.size : at + size], server)
+        yield LogEvent(kind, timestamp, flags, 0, 0, held[at + HEADER.size : at + size], server)
         at += size
         left -= size
     if left:  # a stream that was cut off ends like any other

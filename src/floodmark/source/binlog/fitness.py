@@ -204,7 +204,7 @@ def _rds_hours(session: Session) -> float | None:
 
 
 @dataclass(frozen=True)
-class Finding:
+class LogFinding:
     """One thing that keeps a log from being followed, or makes that costly, and what to set."""
 
     reason: Reason
@@ -220,15 +220,15 @@ class Finding:
 class Fitness:
     """Whether a log can be followed."""
 
-    findings: tuple[Finding, ...]
+    findings: tuple[LogFinding, ...]
     kept: str  # for how long, in words; empty: the log is off
 
     @property
-    def refused(self) -> tuple[Finding, ...]:
+    def refused(self) -> tuple[LogFinding, ...]:
         return tuple(found for found in self.findings if found.refused)
 
     @property
-    def said(self) -> tuple[Finding, ...]:
+    def said(self) -> tuple[LogFinding, ...]:
         """What refuses it, else what is noted."""
         return self.refused or self.findings
 
@@ -257,36 +257,36 @@ def fitness(facts: LogFacts, schemas: Iterable[str] = (), every: float = 0.0) ->
     return Fitness((*refused, *_noted(facts, every)), _kept(facts))
 
 
-def _refused(facts: LogFacts, schemas: tuple[str, ...]) -> Iterator[Finding]:
+def _refused(facts: LogFacts, schemas: tuple[str, ...]) -> Iterator[LogFinding]:
     log, trust = facts.settings, facts.trust
     if trust.member_of == "proxy":
         said = "source.url leads to a proxy, which does not pass the log on"
-        yield Finding("proxy", said, "name the server itself in source.url")
+        yield LogFinding("proxy", said, "name the server itself in source.url")
     if trust.member_of in ("galera", "distributed"):
         said = f"the source is {MEMBERSHIPS[trust.member_of]}, each of whose members logs in its own order"
-        yield Finding("cluster", said, "keep following its tables by cursors")
+        yield LogFinding("cluster", said, "keep following its tables by cursors")
     if not log.on:
-        yield Finding("no_binlog", "it is off (log_bin)", _switch_on(facts))
+        yield LogFinding("no_binlog", "it is off (log_bin)", _switch_on(facts))
         return
     form = log.variables.get("binlog_format", "ROW")
     if form != "ROW":
         said = f"binlog_format is {form}, which logs changes as statements that don't say which rows they changed"
         remedy = f"{_to_set(facts, 'binlog_format', 'ROW')}; then let all writers connect again"
-        yield Finding("format", said, remedy)
+        yield LogFinding("format", said, remedy)
     if log.filters:
         names = " and ".join(log.filters)
         hidden = [schema for schema in schemas if _hidden(schema, log.filters)]
         said = f"{names} hides the changes of {', '.join(hidden)}"
         if not hidden:
             said = f"with {names}, a TRUNCATE or ALTER of any table is not logged if another database was selected"
-        yield Finding("filters", said, f"remove {names} from the server's configuration, and restart it")
+        yield LogFinding("filters", said, f"remove {names} from the server's configuration, and restart it")
     updates = "log_slave_updates" if facts.version.mariadb else "log_replica_updates"
     if facts.replicates:
         said = f"it is a replica that does not log what it replicates ({updates} is OFF)"
         remedy = f"{_to_set(facts, updates, 'ON', restart=True)}; or read from its primary"
         if facts.rds or facts.aurora:
             remedy = "enable automated backups on the replica, or read from its primary"
-        yield Finding("replica", said, remedy)
+        yield LogFinding("replica", said, remedy)
     hidden_work = not trust.sight.process and (facts.version.mariadb or not log.gtids)
     lacking: tuple[tuple[bool, Reason, str, str], ...] = (
         (not facts.readable, "dump", "the user may not read it", "REPLICATION SLAVE"),
@@ -307,36 +307,36 @@ def _refused(facts: LogFacts, schemas: tuple[str, ...]) -> Iterator[Finding]:
     rights = [right for lacks, _, _, right in lacking if lacks]
     for lacks, reason, said, _ in lacking:
         if lacks:
-            yield Finding(reason, said, _grant(facts, *rights))
+            yield LogFinding(reason, said, _grant(facts, *rights))
 
 
-def _noted(facts: LogFacts, every: float) -> Iterator[Finding]:
+def _noted(facts: LogFacts, every: float) -> Iterator[LogFinding]:
     variables = facts.settings.variables
     metadata = variables.get("binlog_row_metadata")  # None: the server is too old to have it
     if metadata is not None and metadata != "FULL":
         said = f"binlog_row_metadata is {metadata}: only FULL proves which key rows had before a DDL"
-        yield Finding("metadata", said, _to_set(facts, "binlog_row_metadata", "FULL"))
+        yield LogFinding("metadata", said, _to_set(facts, "binlog_row_metadata", "FULL"))
     image = variables.get("binlog_row_image", "FULL")
     if image == "MINIMAL":
         said = "binlog_row_image is MINIMAL: an update need not tell a key that is not the primary key"
-        yield Finding("row_image", said, _to_set(facts, "binlog_row_image", "NOBLOB"))
+        yield LogFinding("row_image", said, _to_set(facts, "binlog_row_image", "NOBLOB"))
     synced = variables.get("sync_binlog", "1")
     if synced != "1":
         said = f"sync_binlog is {synced}: if its machine crashes, it may lose transactions that were already read"
-        yield Finding("sync_binlog", said, _to_set(facts, "sync_binlog", "1"))
+        yield LogFinding("sync_binlog", said, _to_set(facts, "sync_binlog", "1"))
     if not facts.version.mariadb and not facts.settings.gtids:
         said = "gtid_mode is not ON: a read waits for open transactions, and can't go on at another server"
-        yield Finding("no_gtids", said, _gtids(facts))
+        yield LogFinding("no_gtids", said, _gtids(facts))
     least = max(SHORT_DAYS * DAY, SHORT_SYNCS * every)
     if facts.kept is None and (facts.rds or facts.aurora):
         said = "how long RDS keeps it can't be seen (SELECT on mysql.rds_configuration)"
-        yield Finding("retention", said, _keep(facts, least))
+        yield LogFinding("retention", said, _keep(facts, least))
     elif facts.kept is not None and facts.kept < least:
         why = f"syncs run every {duration(every)}" if least > SHORT_DAYS * DAY else "a weekend is longer"
         said = f"files are kept for {duration(facts.kept)} only, and {why}"
         if not facts.kept:
             said = "RDS removes files as soon as it has no use for them"
-        yield Finding("retention", said, _keep(facts, least))
+        yield LogFinding("retention", said, _keep(facts, least))
 
 
 def _hidden(schema: str, filters: Mapping[str, tuple[str, ...]]) -> bool:

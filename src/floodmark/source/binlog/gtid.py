@@ -182,3 +182,10 @@ def unaccounted(before: str, end: str, seen: str) -> GtidSet:
     """
     left = GtidSet.parse(end).minus(GtidSet.parse(before))
     return left.minus(GtidSet.parse(seen))
+
+
+def plus_gtids(one: str, other: str) -> str:
+    """Both sets together."""
+    both = GtidSet.parse(one)
+    both.update(GtidSet.parse(other))
+    return both.text()

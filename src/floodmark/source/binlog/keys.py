@@ -28,7 +28,7 @@ from floodmark.source.binlog.events import (
     INSERTS,
     PARTIAL_UPDATE,
     UPDATES,
-    Damaged,
+    DamagedEvent,
     packed,
     rows_part,
 )
@@ -115,7 +115,7 @@ class KeyRows:
 
     def _plan(self, kind: int, columns: int, before: _Bytes | None, after: _Bytes | None) -> _Plan:
         if columns != len(self._shape.types):
-            raise Damaged("the binary log has a row event that differs from its Table_map")
+            raise DamagedEvent("the binary log has a row event that differs from its Table_map")
         steps: list[_Bytes | None] = []
         wanted: list[bool] = []
         seen: set[int] = set()
@@ -222,7 +222,7 @@ def gathered(
                 else:
                     found.append(key)
     except IndexError:
-        raise Damaged("the binary log has a row event that can't be read") from None
+        raise DamagedEvent("the binary log has a row event that can't be read") from None
     for key in found:
         for (values, ends), (start, size) in zip(cells, key, strict=True):
             values += rows[start : start + size]

@@ -22,9 +22,9 @@ from floodmark.source.binlog.events import (
     ROTATE,
     ROWS,
     TABLE_MAP,
-    Damaged,
-    Event,
+    DamagedEvent,
     FormatDescription,
+    LogEvent,
     format_description,
     rotate,
 )  # fmt: skip
@@ -74,8 +74,8 @@ class EventStream:
         """Where in its file the next event begins."""
         return self._place
 
-    def __iter__(self) -> Iterator[Event]:
-        """The events up to the server's end; raises StatementRefused for its error, MySQLError if it is gone, Damaged."""
+    def __iter__(self) -> Iterator[LogEvent]:
+        """The events up to the server's end; raises StatementRefused for its error, MySQLError if it is gone, DamagedEvent."""
         while not self.ended:
             if compiled is not None and self.format is not None:
                 yield from self._scanned(self.format)
@@ -83,13 +83,13 @@ class EventStream:
             if event is not None:
                 yield event
 
-    def _scanned(self, form: FormatDescription) -> Iterator[Event]:
+    def _scanned(self, form: FormatDescription) -> Iterator[LogEvent]:
         """The ordinary events that are in the buffer."""
         while True:
-            found: list[Event] = []
+            found: list[LogEvent] = []
             self._at, self._number, self._place, events, size = compiled.scan(
                 self._view, self._at, self._end, self._number, self._place, form.checksum, form.mariadb, self.skip, _make,
-                Event, found,
+                LogEvent, found,
             )  # fmt: skip
             self.skipped_events += events
             self.skipped_bytes += size
@@ -97,7 +97,7 @@ class EventStream:
                 return
             yield from found
 
-    def _next(self) -> Event | None:
+    def _next(self) -> LogEvent | None:
         """The next event, whatever it is; None if it is left out, or at the end."""
         self._receive_up_to(4)
         length = length_at(self._buffer, self._at)
@@ -121,7 +121,7 @@ class EventStream:
             raise malformed()
         return self._event(packet[1:], zlib.crc32(packet[1:]))
 
-    def _long(self) -> Event | None:
+    def _long(self) -> LogEvent | None:
         """An event that is larger than the buffer, or comes in several packets."""
         self._receive_up_to(4 + 1 + HEADER.size + 8)
         head = bytes(self._view[self._at + 4 : self._at + 4 + 1 + HEADER.size + 8])
@@ -169,7 +169,7 @@ class EventStream:
             and int.from_bytes(data[at : at + 6], "little") in self.skip
         )
 
-    def _event(self, data: memoryview, checksum: int, size: int | None = None) -> Event | None:
+    def _event(self, data: memoryview, checksum: int, size: int | None = None) -> LogEvent | None:
         """The event, once it is proven to be the one that was written here; `checksum` is that of all its bytes."""
         size = len(data) if size is None else size
         if size < HEADER.size:
@@ -198,7 +198,7 @@ class EventStream:
             self.skipped_bytes += size
             return None
         body = data[HEADER.size : len(data) - tail]
-        event = Event(kind, timestamp, flags, place, 0 if artificial else size, body, server)
+        event = LogEvent(kind, timestamp, flags, place, 0 if artificial else size, body, server)
         if kind == FORMAT_DESCRIPTION:
             self.format = format_description(event)
         elif kind == ROTATE and artificial:
@@ -215,8 +215,8 @@ class EventStream:
             raise self._damaged(f"ends at {log_end}, so that events are missing before it")
         self._place += gap
 
-    def _damaged(self, what: str) -> Damaged:
-        return Damaged(
+    def _damaged(self, what: str) -> DamagedEvent:
+        return DamagedEvent(
             f"the event at {self.file}:{self._place} of the binary log {what}",
             hint="run the command again; if it says the same, the file is damaged: see `mysqlbinlog --verify-binlog-checksum`",
         )

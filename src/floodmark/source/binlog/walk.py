@@ -27,7 +27,7 @@ from floodmark.model.changes import (
     UnknownEvent,
 )
 from floodmark.source.binlog import events as log
-from floodmark.source.binlog.events import Event, Gtid
+from floodmark.source.binlog.events import Gtid, LogEvent
 from floodmark.source.binlog.gtid import GtidSet, unaccounted
 from floodmark.source.binlog.keys import Incomplete, KeyRows, RowCounts
 from floodmark.source.binlog.statements import Effect, NamedTables, boundary, meaning
@@ -186,7 +186,7 @@ class Walk:
 
     def follow(
         self,
-        events: Iterable[Event],
+        events: Iterable[LogEvent],
         skip: set[int] | None = None,
         told: Callable[[int], None] = lambda size: None,
     ) -> None:
@@ -222,7 +222,7 @@ class Walk:
         here, last = LogPlace(file, 0).number[0], self.end.place.number[0]
         return self.end.place.position if here == last else -1 if here > last else math.inf
 
-    def _take(self, event: Event) -> None:
+    def _take(self, event: LogEvent) -> None:
         kind, under = event.kind, self._under
         if kind in log.ROWS:
             if under is None or under.taken:
@@ -256,7 +256,7 @@ class Walk:
                 hint="upgrade floodmark; `floodmark watermark accept` goes on behind it and compares all tables",
             )
 
-    def _rotate(self, event: Event) -> None:
+    def _rotate(self, event: LogEvent) -> None:
         following = log.rotate(event.body)
         if following.file == self._file:
             return  # the one that begins a dump, or the file that the last one named
@@ -271,7 +271,7 @@ class Walk:
 
     # ---------------------------------------------------------------- transactions
 
-    def _begin(self, event: Event) -> None:
+    def _begin(self, event: LogEvent) -> None:
         gtid = log.gtid(event)
         under = self._under = _Under(LogPlace(self._file, event.place), gtid)
         if event.kind == log.MARIADB_GTID:
@@ -293,7 +293,7 @@ class Walk:
             self._under = _Under(LogPlace(self._file, self._at), Gtid(""))
         return self._under
 
-    def _commit(self, event: Event, into: _Group | None = None) -> None:
+    def _commit(self, event: LogEvent, into: _Group | None = None) -> None:
         """Ends the transaction under way. Its rows belong to this read, or `into` the group of a prepared one."""
         under, self._under = self._under, None
         if under is None or not under.taken:
@@ -309,7 +309,7 @@ class Walk:
         self._first = moment if self._first is None else min(self._first, moment)
         self._newest = moment if self._newest is None else max(self._newest, moment)
 
-    def _prepare(self, event: Event) -> None:
+    def _prepare(self, event: LogEvent) -> None:
         xid, one_phase = log.xa_prepare(event.body)
         under = self._under
         if under is None or one_phase or not under.taken or under.group is None:
@@ -326,13 +326,13 @@ class Walk:
         elif committed:
             _merge(self._main, group)
 
-    def _payload(self, event: Event) -> None:
+    def _payload(self, event: LogEvent) -> None:
         """A compressed transaction, but for its GTID event."""
         self._opened()
         for each in log.payload(event.body):
             self._take(each)
 
-    def _query(self, event: Event) -> None:
+    def _query(self, event: LogEvent) -> None:
         said = log.query(event)
         step = boundary(said.text)
         if step is None:
@@ -375,7 +375,7 @@ class Walk:
 
     # ---------------------------------------------------------------- rows
 
-    def _map(self, event: Event) -> None:
+    def _map(self, event: LogEvent) -> None:
         number, shape = log.table_map(event.body)
         name = shape.name
         if name in self._described or self._also(name):
@@ -385,12 +385,12 @@ class Walk:
             self._maps[number] = None
             self._skip.add(number)
 
-    def _rows(self, event: Event) -> None:
+    def _rows(self, event: LogEvent) -> None:
         number = log.table_id(event.body)
         if number not in self._maps:
             if number == _NO_TABLE:
                 return
-            raise log.Damaged(f"the binary log has rows of an unknown table at {self._file}:{self._at}")
+            raise log.DamagedEvent(f"the binary log has rows of an unknown table at {self._file}:{self._at}")
         mapped = self._maps[number]
         if mapped is None:
             return
@@ -411,7 +411,7 @@ class Walk:
             if self._held > self._most:
                 self._spill()
 
-    def _counted(self, found: _Found, event: Event) -> tuple[RowCounts, int]:
+    def _counted(self, found: _Found, event: LogEvent) -> tuple[RowCounts, int]:
         """How many rows an event has, whose keys are now held, and how many bytes these are."""
         assert found.rows is not None
         before = found.rows.bytes

@@ -8,11 +8,11 @@ import pytest
 
 from floodmark.model.errors import DataError
 from floodmark.source.binlog import events
-from floodmark.source.binlog.events import Damaged, Event
+from floodmark.source.binlog.events import DamagedEvent, LogEvent
 from tests.support.binlog_bytes import packets, recorded, streamed
 
 
-def taken(kind: str) -> list[Event]:
+def taken(kind: str) -> list[LogEvent]:
     with streamed(packets(recorded(kind))) as source:
         return [one._replace(body=memoryview(bytes(one.body))) for one in source]
 
@@ -49,7 +49,7 @@ def test_a_compressed_transaction_holds_the_events_of_one() -> None:
     assert [one.kind for one in inner] == [events.QUERY, events.TABLE_MAP, 30, events.XID]
     assert events.table_map(inner[1].body)[1].name == "x.gi"
     for size in range(len(payload.body)):
-        with pytest.raises(Damaged):
+        with pytest.raises(DamagedEvent):
             list(events.payload(payload.body[:size]))
     for at in range(len(payload.body)):
         changed = bytearray(payload.body)

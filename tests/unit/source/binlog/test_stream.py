@@ -11,7 +11,7 @@ import pytest
 
 from floodmark.model.errors import DataError
 from floodmark.source.binlog import events, stream
-from floodmark.source.binlog.events import Damaged, Event
+from floodmark.source.binlog.events import DamagedEvent, LogEvent
 from floodmark.source.rows.packets import MySQLError, StatementRefused
 from tests.support.binlog_bytes import event, following, packets, recorded, streamed
 
@@ -95,7 +95,7 @@ def test_a_dump_that_ends_early_is_no_end(kind: str, way: str) -> None:
 def test_a_missing_event_is_noticed(way: str) -> None:
     sent = recorded("mysql")
     for number in range(2, len(sent) - 2):
-        with pytest.raises(Damaged, match="missing before it"):
+        with pytest.raises(DamagedEvent, match="missing before it"):
             taken(packets([*sent[:number], *sent[number + 1 :]]))
 
 
@@ -105,7 +105,7 @@ def test_in_mariadb_only_a_table_may_follow_what_was_not_sent(way: str) -> None:
         rest = packets([*sent[:number], *sent[number + 1 :]])
         if sent[number + 1][5] == events.TABLE_MAP:
             continue
-        with pytest.raises(Damaged, match="missing before it"):
+        with pytest.raises(DamagedEvent, match="missing before it"):
             taken(rest)
 
 
@@ -154,7 +154,7 @@ def test_an_event_of_many_packets_is_joined_or_skipped(size: int, skipped: bool,
 def test_a_changed_bit_in_a_large_event_is_noticed(skipped: bool, way: str) -> None:
     data = bytearray(packets(following([(30, b"\x07\0\0\0\0\0" + bytes(1 << 20))])))
     data[len(data) // 2] ^= 1
-    with pytest.raises(Damaged, match="checksum"):
+    with pytest.raises(DamagedEvent, match="checksum"):
         taken(bytes(data), {7} if skipped else set())
 
 
@@ -197,4 +197,4 @@ def test_events_of_random_bytes_never_do_anything_but_raise(way: str) -> None:
 
 def test_an_event_is_a_tuple_with_names(way: str) -> None:
     with streamed(packets(following([(16, XID)]))) as source:
-        assert all(type(one) is Event for one in source)
+        assert all(type(one) is LogEvent for one in source)

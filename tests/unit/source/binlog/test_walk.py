@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from floodmark.model.changes import LogEnd, LogPlace, PreparedXa, TableChanges, UnknownEvent
-from floodmark.source.binlog.events import Event
+from floodmark.source.binlog.events import LogEvent
 from floodmark.source.binlog.walk import Stretch, Walk, joined
 from tests.support.log_events import (
     SERVER,
@@ -36,7 +36,7 @@ from tests.support.log_events import (
 FILE = "binlog.000001"
 START = LogPlace(FILE, 4)
 TABLES = {"shop.a": described("shop.a"), "shop.b": described("shop.b")}
-Events = Event | Iterable[Event]
+Events = LogEvent | Iterable[LogEvent]
 
 
 class Read:
@@ -80,7 +80,7 @@ def is_over(read: Read) -> bool:
     return read.walk.over
 
 
-def a(number: int = 1) -> Event:
+def a(number: int = 1) -> LogEvent:
     return table_map(number, "shop.a")
 
 
@@ -189,7 +189,7 @@ def test_keys_are_handed_out_in_portions_whatever_the_size_of_a_transaction() ->
 # ---------------------------------------------------------------- statements
 
 
-def ddl(number: int, text: str) -> list[Event]:
+def ddl(number: int, text: str) -> list[LogEvent]:
     return [gtid(number), query(text)]
 
 
@@ -244,7 +244,7 @@ def test_a_statement_that_is_not_visible_does_not_count() -> None:
 # ---------------------------------------------------------------- XA
 
 
-def prepared(number: int, name: str, *events: Event) -> list[Event]:
+def prepared(number: int, name: str, *events: LogEvent) -> list[LogEvent]:
     quoted = f"X'{name.encode().hex()}',X'',1"
     return [
         gtid(number),
@@ -255,7 +255,7 @@ def prepared(number: int, name: str, *events: Event) -> list[Event]:
     ]
 
 
-def ends(number: int, name: str, how: str = "COMMIT") -> list[Event]:
+def ends(number: int, name: str, how: str = "COMMIT") -> list[LogEvent]:
     return [gtid(number), query(f"XA {how} X'{name.encode().hex()}',X'',1")]
 
 
