@@ -35,7 +35,7 @@ from floodmark.model.commit import (
 from floodmark.model.errors import ConfigError, DataError
 from floodmark.model.json import Flat, Seconds
 from floodmark.model.origin import Origin
-from floodmark.model.position import Position
+from floodmark.model.position import Followed, Position
 from floodmark.model.table import Table
 from floodmark.model.window import Window
 from floodmark.model.zones import Zone
@@ -183,6 +183,7 @@ class Progress:
     manual: bool = False
     manual_timestamp: str | None = None
     moved_at: str | None = None  # the last set, reset or restore, or a clean that moved the position
+    followed: Followed | None = None  # how far the source's log was followed, for tables that do
 
     @property
     def scattered(self) -> bool:
@@ -240,6 +241,7 @@ class State(Flat):
         "apart", "cleaned", "dropped", "recent_files", "created_at", "updated_at", "last_extraction_time", "moved_at",
         "deletes_at", "retired",
     )  # fmt: skip
+    ADDED = ("followed",)
 
     table_name: str
     log: str = ""
@@ -269,6 +271,18 @@ class State(Flat):
     @property
     def load_epoch(self) -> int:
         return self.data.load_epoch
+
+    @property
+    def followed(self) -> Followed | None:
+        return self.progress.followed
+
+    @property
+    def has_read(self) -> bool:
+        """Whether rows may have been read since the last reset, not counting full snapshots."""
+        if self.table is not None and self.table.mode == "full":
+            return self.read_upto is not None
+        copying = bool(self.progress.done) and self.window is not None and self.window.followed is not None
+        return self.read_upto is not None or self.followed is not None or copying
 
     @property
     def read_upto(self) -> Position | None:
@@ -406,13 +420,16 @@ def _claim(state: State, commit: Claim) -> State:
         progress = replace(progress, began=commit.window.low)
     if progress.window is None or commit.window.id != progress.window.id:
         progress = replace(progress, window=commit.window, done=commit.window.done)
+        if commit.window.followed is not None:
+            # A copy finds no row that was deleted before it began: a search for deletes follows it.
+            state = replace(state, extraction=replace(state.extraction, deletes_at=None))
     elif commit.window != progress.window:
         raise _broken(commit, f"changes the open window {progress.window.id}")
     return replace(state, progress=progress)
 
 
 def restarted_by(state: State, table: Table) -> State:
-    """The state after a switch from full mode to a cursor: the old position no longer means anything."""
+    """The state after a switch from full mode: the old position no longer means anything."""
     if state.table is None or state.table.mode != "full" or table.mode == "full":
         return state
     fresh = Progress(zone=state.progress.zone, moved_at=state.progress.moved_at)
@@ -420,6 +437,8 @@ def restarted_by(state: State, table: Table) -> State:
 
 
 def _data(state: State, commit: WithFiles, digest: str) -> State:
+    if isinstance(commit, Batch | Deletes) and commit.followed is not None:
+        state = replace(state, progress=_stands(state.progress, commit.followed))
     if isinstance(commit, Batch):
         state = _batch(state, commit)
     elif not (isinstance(commit, Deletes) and commit.purpose == "where"):
@@ -455,6 +474,13 @@ def _batch(state: State, commit: Batch) -> State:
     return replace(state, progress=progress, extraction=replace(extraction, last_extraction_time=commit.at))
 
 
+def _stands(progress: Progress, followed: Followed) -> Progress:
+    """The progress of a table that has followed the source's log so far; a position that it had means nothing any more."""
+    if progress.position is None:
+        return replace(progress, started=True, followed=followed)
+    return Progress(started=True, moved_at=progress.moved_at, followed=followed)
+
+
 def data_commit(commit: Commit, digest: str, described: int) -> DataCommit | None:
     """What a commit has to load, or None.
 
@@ -484,12 +510,14 @@ def _mark(progress: Progress, commit: Batch) -> Progress:
     progress = replace(progress, started=True, manual=False, manual_timestamp=None)
     closed = replace(progress, window=None, done=(), bound=window.bound, ahead=window.ahead)
     if window.by == "snapshot":
-        return closed
+        return replace(closed, followed=window.followed)
     done = {*progress.done, *commit.slices}
     if len(done) != len(progress.done) + len(commit.slices):
         raise _broken(commit, f"commits a slice of window {window.id} a second time")
     if any(i < 0 or i >= window.slices for i in done):
         raise _broken(commit, f"has a slice that window {window.id} does not have")
+    if len(done) == window.slices and window.followed is not None:
+        return _stands(closed, window.followed)
     if len(done) == window.slices:
         # The bound moves only now: until the window closes, rows before it may still have to be reread.
         return replace(closed, position=window.high)
@@ -545,8 +573,8 @@ def _clean(state: State, commit: Clean) -> State:
 
 def _moved(commit: Restore | Clean, zone: Zone | None, began: Position | None = None) -> Progress:
     """The progress from the position that a commit goes back to; None: from the start."""
-    started = commit.position is not None
-    return Progress(commit.position, started=started, began=began, zone=zone, moved_at=commit.at)
+    started = commit.position is not None or commit.followed is not None
+    return Progress(commit.position, started, began, zone=zone, moved_at=commit.at, followed=commit.followed)
 
 
 def _reset(state: State, commit: Reset) -> State:

@@ -10,7 +10,7 @@ from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
 
 from floodmark.model.json import Seconds, load
 from floodmark.model.origin import Origin
-from floodmark.model.position import Position
+from floodmark.model.position import Followed, Position
 from floodmark.model.table import Table
 from floodmark.model.window import Window
 from floodmark.model.zones import Zone
@@ -182,6 +182,7 @@ class Batch(WithFiles):
     slices: tuple[int, ...] = ()
     overlap: str | None = None  # fingerprint of the reread overlap
     snapshot: SnapshotDigest | None = None  # None: no snapshot, or its rows were not hashed
+    followed: Followed | None = None  # where the table stands now, if this ends a pass over changes
 
     @property
     def beside(self) -> bool:
@@ -194,6 +195,7 @@ class Deletes(WithFiles):
 
     kind: Literal["deletes"] = "deletes"
     purpose: Literal["where"] | None = None  # outside it, as rows were read; None: a search found them
+    followed: Followed | None = None  # as in a batch
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -218,6 +220,7 @@ class Restore(Commit):
 
     kind: Literal["restore"] = "restore"
     position: Position | None = None
+    followed: Followed | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -227,6 +230,7 @@ class Clean(Commit):
     kind: Literal["clean"] = "clean"
     clean: CleanedFiles | None = None
     position: Position | None = None  # where reading resumes, if the clean moves the position
+    followed: Followed | None = None
 
 
 _ANY: Any = Annotated[

@@ -20,6 +20,7 @@ class Flat:
 
     PARTS: ClassVar[tuple[str, ...]]  # the names of the fields that are parts
     STORED: ClassVar[tuple[str, ...]]  # the keys of its JSON, in order
+    ADDED: ClassVar[tuple[str, ...]] = ()  # keys that came later: absent where there is no value
 
     @model_validator(mode="before")
     @classmethod
@@ -31,7 +32,8 @@ class Flat:
         fields = plain(self)
         for part in self.PARTS:
             fields.update(fields.pop(part))
-        return {name: fields[name] for name in self.STORED}
+        added = {name: fields[name] for name in self.ADDED if fields[name] is not None}
+        return {name: fields[name] for name in self.STORED} | added
 
 
 # Adapters are pure but slow to build, 50 ms for all that a sync needs: each is built once, though the tables of a run

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
+
+from pydantic import SerializerFunctionWrapHandler, model_serializer
 
 from floodmark.model.json import Seconds
 from floodmark.model.origin import Origin
-from floodmark.model.position import Key, Position, Value
+from floodmark.model.position import Followed, Key, Position, Value
 from floodmark.model.table import Table
 from floodmark.model.zones import Zone
 
@@ -17,12 +19,13 @@ class Window:
     """The frozen interval (low, high] of positions, and the edges that divide it into slices.
 
     `by` is the order of the edges: the cursor's (positions) or the key's (key values). Slice i runs from
-    after edge i-1 up to edge i; the first slice starts and the last one ends with the window.
+    after edge i-1 up to edge i; the first slice starts and the last one ends with the window. The first copy of a table
+    that follows the source's log is a window by key without ends.
     """
 
     id: str
     low: Position | None
-    high: Position | None  # None only for snapshots
+    high: Position | None  # None only for snapshots and first copies by key
     by: Literal["cursor", "key", "snapshot"]
     edges: tuple[Position, ...] = ()
     bound: Seconds | None = None  # the moment (UTC, epoch seconds) before which the source had settled
@@ -31,10 +34,17 @@ class Window:
     done: tuple[int, ...] = ()
     ahead: Seconds | None = None  # the source's clock minus ours, in seconds, when the bound was taken
     whole: bool = False  # its rows are committed at once and replace everything in the target
+    # Where the table stands once all slices are committed: the source's log before the first row was read.
+    followed: Followed | None = None
 
     @property
     def slices(self) -> int:
         return len(self.edges) + 1
+
+    @model_serializer(mode="wrap")
+    def _stored(self, plain: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        # `followed` came later: a claim from before is written as it was read.
+        return {k: v for k, v in plain(self).items() if k != "followed" or v is not None}
 
 
 @dataclass(frozen=True)

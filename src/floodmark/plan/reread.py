@@ -53,7 +53,7 @@ SEARCHED_BELOW = 100_000_000
 
 
 @dataclass(frozen=True)
-class Followed:
+class Upkeep:
     """A table with the history of its columns, and what has to be read again because of it."""
 
     table: Table
@@ -170,12 +170,12 @@ def _has_rows(state: State) -> bool:
 
 def follow(
     session: Session, table: Table, state: State, options: TableOptions, request: SyncOptions, log: Log
-) -> Followed:
+) -> Upkeep:
     """The table with its columns' history; refuses a key or an order other than the one used so far."""
     before, upto = state.table, state.read_upto
     unseen = _check_excluded(session, table, state, options)
     if before is None:
-        return Followed(with_lineage(None, table))
+        return Upkeep(with_lineage(None, table))
     known = known_rows(session, before, table, state)
     found = changes(table, state, options, known)
     if (refused := recipe.refusal(found, table)) is not None:
@@ -196,7 +196,7 @@ def follow(
     if now.lineage.owed:
         now = _filled(session, now, before, low, upto, notes, why)
     reasons = "; ".join(why) or "An earlier change of columns or options"
-    followed = Followed(now, changed=changed, notes=tuple(notes), recipe=found, asks=asks)
+    followed = Upkeep(now, changed=changed, notes=tuple(notes), recipe=found, asks=asks)
     if request.since is not None or now.mode == "full":
         return replace(followed, changed=False)
     if request.most is not None and (now.lineage.owes or state.extraction.reread):

@@ -35,7 +35,7 @@ from floodmark.model.window import Window
 from floodmark.plan import recipe
 from floodmark.plan.lag import cursor_now
 from floodmark.plan.reread import (
-    Followed,
+    Upkeep,
     asked_about,
     begins_whole,
     carrier,
@@ -427,7 +427,7 @@ def _answered(
     return taken.state, {"accepted": tuple(accepted), "rows_read_again": rows, "notes": tuple(notes)}
 
 
-def _carried(session: Session, found: Followed, state: State) -> Window | None:
+def _carried(session: Session, found: Upkeep, state: State) -> Window | None:
     """The last rows read, as a window to read again: they bring the change to the target without new rows."""
     if found.table.mode == "full":
         return None
