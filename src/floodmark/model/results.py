@@ -234,6 +234,7 @@ class PlanResult(RowsResult):
     target: str | None
     mode: str | None
     key: tuple[str, ...]
+    changes: str | None
     cursor: str | None
     commit: int | None
     strategy: str | None
@@ -243,6 +244,7 @@ class PlanResult(RowsResult):
     files: int | None
     nothing_to_do: bool | None
     window: dict[str, Any] | None
+    follows: dict[str, Any] | None
     recipe: tuple[dict[str, Any], ...]
     read_again: tuple[RowsReadAgain, ...]
     start: str | None

@@ -27,6 +27,7 @@ from floodmark.plan import decide as planning
 from floodmark.plan import takeover as legacy
 from floodmark.plan.bound import Reading
 from floodmark.plan.decide import TablePlan
+from floodmark.plan.followed import TableNews
 from floodmark.plan.make import survey
 from floodmark.plan.tables import StoredTables
 from floodmark.plan.wait import Source
@@ -66,6 +67,7 @@ class Preview:
             target=table.target,
             mode=table.mode,
             key=table.key,
+            changes=table.recipe.changes or "cursor",
             cursor=table.cursor,
             commit=self.state.n if self.state.n >= 0 else None,
             strategy=plan.strategy,
@@ -74,6 +76,7 @@ class Preview:
             slices=len(self.plan.pieces),
             files=sum(max(1, -(-s.rows // self.request.slice_rows)) for s in plan.pieces),  # about
             nothing_to_do=plan.empty,
+            follows=plan.step.as_json() if plan.step is not None and plan.step.followed is not None else None,
             window=None
             if window is None
             else {
@@ -235,9 +238,10 @@ def source_of(
     looks: SharedLooks | None = None,
     waits: Callable[[Wait | None], None] | None = lambda on: None,
     doubted: bool = False,
+    news: TableNews | None = None,
 ) -> Source:
     """The source of a table that was found in this session, for queries by its next sync; for the rest see `Source`."""
     looks = looks or SharedLooks()
     trust = replace(looks.trust(session), engine=found.engine)
     reading = Reading(found.table, restarted_by(state, found.table), options, trust)
-    return Source(session, looks, reading, waits, doubted)
+    return Source(session, looks, reading, waits, doubted, news)

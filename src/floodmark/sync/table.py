@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
@@ -31,7 +31,6 @@ from floodmark.model.ledger import LedgerRow
 from floodmark.model.lineage import column_changes
 from floodmark.model.notes import sentence
 from floodmark.model.policies import changed_values
-from floodmark.model.position import Key
 from floodmark.model.results import Watermark
 from floodmark.model.run import EXTRACT, LOAD, Stage, SyncOptions, TableReport, Wait
 from floodmark.model.table import Table
@@ -39,14 +38,16 @@ from floodmark.model.text import counted, duration, size
 from floodmark.model.times import parse_moment, stamp
 from floodmark.model.window import Intent
 from floodmark.plan import takeover as legacy
-from floodmark.plan.decide import TablePlan, again, check_begun, load_as, reason
+from floodmark.plan.decide import TablePlan, check_begun, load_as, reason
+from floodmark.plan.followed import FollowStep, followed_lag
 from floodmark.plan.lag import measured
 from floodmark.source.describe import discover_with_notes
 from floodmark.source.read import bounded, check_lengths
 from floodmark.source.session import Session
 from floodmark.sync import deletes, loads
-from floodmark.sync.passes import append, check_gives_way, only_if_changed, read, remove
+from floodmark.sync.passes import append, check_gives_way, only_if_changed, read
 from floodmark.sync.preview import Preview, load_plan, preview, source_of
+from floodmark.sync.reconcile import fate, read_keys, reconcile, remove_keys
 from floodmark.sync.work import TableRun, hold
 from floodmark.verify.compare import check_compared, compare, described
 from floodmark.verify.lookup import Differences
@@ -80,7 +81,7 @@ def sync_table(run: TableRun) -> TableReport:
             with run.account.timed("extract"):
                 nothing = twice(partial(extract, run))
             if left := run.report.rows_deleted:
-                run.account.note(f"{counted(left, 'row')} no longer matching `where`: {_deleted(run)}")
+                run.account.note(f"{counted(left, 'row')} no longer matching `where`: {fate(run)}")
             if run.state.retired and not asked.dry_run:
                 run.held.hold("sync")  # brings it back
         elif asked.dry_run and run.state.table is not None:
@@ -140,14 +141,33 @@ def extract(run: TableRun) -> TablePlan | None:
     request = run.asked.after(rows) if rows else run.asked  # some were extracted at the first attempt
     if request.most == 0:
         return None
-    for _ in range(2):  # first a window left open, then what has arrived since
+    for _ in range(3):  # first a window left open and rows to read again, then what has arrived since
         plan = decide_and_claim(run.held.log, run.state, partial(_planned, run, request))
         if plan is None or plan.empty:
             return plan
-        read(run, plan)
-        if not plan.resumed or request.most is not None:
+        if plan.passes:
+            read(run, plan)
+            _create_target(run, plan)
+        elif plan.step is not None:
+            _step(run, plan.table, plan.step)
+        if not (plan.resumed or (plan.passes and plan.steps)) or request.most is not None:
             break
     return None
+
+
+def _step(run: TableRun, table: Table, step: FollowStep) -> None:
+    """What a table that follows the source's log does besides being copied."""
+    if step.do == "reconcile":
+        reconcile(run, table, step)
+    else:
+        raise NotImplementedError("reading the keys that the source's log names")
+
+
+def _create_target(run: TableRun, plan: TablePlan) -> None:
+    """Creates the target of a table whose first copy has found no row."""
+    copied = plan.step is not None and plan.table.follows and run.state.window is None
+    if copied and not run.state.has_data and loads.lacks_target(run, plan.table):
+        append(run, run.held.draft(Batch, schema=plan.table.fingerprint, load_as="replace"))
 
 
 def _planned(run: TableRun, request: SyncOptions, state: State) -> TablePlan | None:
@@ -185,7 +205,8 @@ def _planned(run: TableRun, request: SyncOptions, state: State) -> TablePlan | N
         return plan
     if plan.gives_way:
         check_gives_way(run, plan, plan.rows)
-    _warm_up(run)
+    if plan.rows:
+        _warm_up(run)
     loads.foresee(run, plan.table)
     can = run.services.config.warehouse.can
     # While Spark starts, since a large read would stumble over overlong values late.
@@ -210,7 +231,7 @@ def _preview(run: TableRun, request: SyncOptions) -> Preview:
         run.work.check_target(found.table)
         _measure_lag(run, session, found.table)
         looks, doubted = services.looks(session), services.sources.doubted(run.name)
-        source = source_of(session, found, run.state, run.options, looks, waits, doubted)
+        source = source_of(session, found, run.state, run.options, looks, waits, doubted, run.news)
         made = preview(source, found, services.config, log, request, run.work.starts, run.old)
         services.sources.expect(run.name, made.plan.source)
     if not run.asked.repeated:
@@ -219,6 +240,8 @@ def _preview(run: TableRun, request: SyncOptions) -> Preview:
 
 
 def _measure_lag(run: TableRun, session: Session, table: Table) -> None:
+    if run.news is not None and (behind := followed_lag(run.state.followed, run.news)) is not None:
+        run.account(events.LagMeasured(run.name, behind))
     position = restarted_by(run.state, table).position
     if position is None or run.report.lag_before is not None:
         return
@@ -288,15 +311,15 @@ def sweep(run: TableRun) -> bool:
     found = deletes.look(run.services, run.state, run.options, run.asked.force)
     if found is None:
         return False
-    _read_keys(run, found.table, (*found.back, *found.changed), "deletes")
+    read_keys(run, found.table, (*found.back, *found.changed), "deletes")
     if found.back:
         rows = counted(len(found.back), "row")
         run.account.note(f"{rows} missing from the target, though unchanged at the source: read again")
-    removed = _remove_keys(run, found.table, found.gone, found.rows, "deletes", always=True)
+    removed = remove_keys(run, found.table, found.gone, found.rows, "deletes", always=True)
     if found.changed:
         run.account.note(f"{counted(len(found.changed), 'row')} changed by foreign keys: read again")
     if removed:
-        run.account.note(f"{counted(removed, 'row')} no longer at the source: {_deleted(run)}")
+        run.account.note(f"{counted(removed, 'row')} no longer at the source: {fate(run)}")
     return bool(removed or found.back or found.changed)
 
 
@@ -308,35 +331,6 @@ def _sweep_again(run: TableRun) -> bool:
     else:
         _preview(run, run.asked)  # what was asked for has been read
     return sweep(run)
-
-
-def _read_keys(run: TableRun, table: Table, keys: Sequence[Key], purpose: str) -> None:
-    """Reads and commits the rows of these keys under our claim; they move no position."""
-    if pieces := deletes.slices(keys):
-        hold(run, purpose, table)
-        read(run, TablePlan(Intent(purpose, table), again(table, pieces)))
-
-
-def _remove_keys(
-    run: TableRun, table: Table, keys: Sequence[Key], rows: int, purpose: str, *, always: bool = False
-) -> int:
-    """Commits deletes for those keys that the source lacks when queried now; returns their number.
-
-    `rows` is the warehouse's row count. With `always` there is a commit even without deletes, to record
-    the time.
-    """
-    if not keys and not always:
-        return 0
-    began = time.monotonic()
-    hold(run, purpose, table)
-    absent = deletes.lacking(run.services, table, keys, rows, run.asked.force)
-    if absent.num_rows or always:
-        remove(run, table, absent, absent.num_rows, began=began)
-    return absent.num_rows
-
-
-def _deleted(run: TableRun) -> str:
-    return "marked as deleted" if run.options.deletes == "soft" else "deleted"
 
 
 # ---------------------------------------------------------------- verify --repair
@@ -386,8 +380,8 @@ def _repaired(run: TableRun) -> Repaired:
             deletes.check_repairable(run.services, table, run.state, run.options)
             hold(run, "repair", table)
             there, absent = deletes.to_repair(run.services, table, found)
-            _read_keys(run, table, there, "repair")
-            _remove_keys(run, table, absent, found.rows_warehouse, "repair")
+            read_keys(run, table, there, "repair")
+            remove_keys(run, table, absent, found.rows_warehouse, "repair")
         loads.load(run)
         # The same columns as before: those that are new at the source are for the next sync.
         after = compare(run.services, table, replace(run.state, table=known))
@@ -448,7 +442,9 @@ def _succeed(run: TableRun) -> Ending:
     """Publishes a success, if something changed, and measures how far the table lags behind now."""
     report, state, asked, watermark = run.report, run.state, run.asked, run.held.watermark
     lag = report.lag_before
-    if report.rows_extracted and state.table is not None:
+    if run.news is not None and state.followed is not None:
+        lag = followed_lag(state.followed, run.news)
+    elif report.rows_extracted and state.table is not None:
         try:
             with run.services.session("lag") as session:
                 lag = measured(session, state.table, state.position, run.options.cursor_timezone)

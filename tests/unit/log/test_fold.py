@@ -467,16 +467,17 @@ def test_a_table_stands_where_its_first_copy_began_once_every_slice_of_it_is_com
 
 
 def test_the_commit_that_ends_a_pass_over_changes_moves_the_table_with_rows_or_deletes_or_neither() -> None:
-    for last in (
-        {"kind": Batch, "files": files(3)},
-        {"kind": Batch},
-        {"kind": Deletes, "files": files(1), "load_as": "delete"},
-    ):
+    lasts: list[tuple[type[Commit], dict[str, Any]]] = [
+        (Batch, {"files": files(3)}),
+        (Batch, {}),
+        (Deletes, {"files": files(1), "load_as": "delete"}),
+    ]
+    for kind, last in lasts:
         history = copying()
         history.add(Batch, window_id="w", slices=(0, 1, 2), files=files(5))
         history.claim("next")
         assert history.add(Batch, "next", files=files(1)).followed == SEEN
-        assert history.add(last.pop("kind"), "next", followed=LATER, **last).followed == LATER
+        assert history.add(kind, "next", followed=LATER, **last).followed == LATER
 
 
 def test_a_table_that_follows_has_no_position_any_more() -> None:
