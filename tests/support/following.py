@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from floodmark.config.load import Config, load
+from floodmark.log.following import Unfollowed
+from floodmark.model.changes import FollowedTo, LogIdentity, LogPlace, Reconcile
 from floodmark.model.errors import FloodmarkError
 from floodmark.model.events import Emit
-from floodmark.model.position import Followed
 from floodmark.model.run import SyncOptions, TableReport, new_run
 from floodmark.plan.followed import TableNews
 from floodmark.services import Services
@@ -21,14 +21,16 @@ from floodmark.sync.work import Work
 from tests.conftest import Silent, Workspace
 
 
-def stands(n: int, log: str = "source") -> Followed:
+def stands(n: int, log: str = "source") -> FollowedTo:
     """Where a table stands after a commit of the source's log."""
-    return Followed(log, n, f"digest {n}", f"binlog.000001:{n}000", f"2025-08-14T16:{n:02}:00.000000Z")
+    place, server = LogPlace("binlog.000001", n * 1000), LogIdentity("server", False)
+    return FollowedTo(log, n, f"digest {n}", place, server, f"2025-08-14T16:{n:02}:00.000000Z")
 
 
-def news(n: int, since: int = 0, **more: Any) -> TableNews:
-    """A log that ends with a commit, and has nothing to say of the table."""
-    return replace(TableNews(stands(n), since), **more)
+def news(n: int, *reconcile: Reconcile, files: tuple[str, ...] | None = None) -> TableNews:
+    """A log that ends with a commit: it names these key files of the table, or can't tell, or has nothing to say of it."""
+    pending = Unfollowed(stands(n), files or (), reconcile) if reconcile or files is not None else None
+    return TableNews(stands(n), pending)
 
 
 def follow(

@@ -11,16 +11,18 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from itertools import chain
 from urllib.parse import unquote
 
 from floodmark.config.load import Config
-from floodmark.log import copies
 from floodmark.log.copies import introduce
+from floodmark.log.document import sessions
 from floodmark.log.recovery import RECORDS
+from floodmark.model.changes import SOURCE_LOG
 from floodmark.model.errors import FloodmarkError
 from floodmark.model.times import compact, stamp
 from floodmark.store.places import Place
-from floodmark.store.store import Object, Store
+from floodmark.store.store import Object, Store, home
 
 log = logging.getLogger("floodmark")
 
@@ -75,10 +77,17 @@ class Old:
 
 def choose(store: Store, keep: Keep, now: datetime) -> Old:
     """The copies that have been kept long enough."""
+    found = [_chosen(store, name, keep, now) for name in ("", SOURCE_LOG)]
+    return Old(*(tuple(chain.from_iterable(each)) for each in zip(*found, strict=True)))
+
+
+def _chosen(store: Store, of: str, keep: Keep, now: datetime) -> tuple[Iterable[Object], ...]:
+    """The daily copies, sessions' copies and records of the tables, or of the source's log of changes."""
     today = compact(now)[:8]
+    folder = f"{home(of)}watermark/backups/daily/"
     daily: dict[str, list[tuple[str, Object]]] = {}
-    for item in store.list(copies.DAILY):
-        if name := re.fullmatch(r"(.+)_(\d{8})\.json", item.path.removeprefix(copies.DAILY)):
+    for item in store.list(folder):
+        if name := re.fullmatch(r"(.+)_(\d{8})\.json", item.path.removeprefix(folder)):
             daily.setdefault(unquote(name[1]), []).append((name[2], item))
     old_daily = [
         item
@@ -88,19 +97,19 @@ def choose(store: Store, keep: Keep, now: datetime) -> Old:
     ]
     old_records = [
         item
-        for item in store.list(RECORDS)
+        for item in store.list(home(of) + RECORDS)
         if item.path.rpartition("/")[2][:8] < compact(now - timedelta(days=RECORD_DAYS))[:8]
     ]
-    return Old(tuple(old_daily), tuple(_old_sessions(store, keep, now)), tuple(old_records))
+    return old_daily, _old_sessions(store, sessions(of), keep, now), old_records
 
 
-def _old_sessions(store: Store, keep: Keep, now: datetime) -> Iterator[Object]:
-    for run in store.folders(copies.SESSIONS):
+def _old_sessions(store: Store, folder: str, keep: Keep, now: datetime) -> Iterator[Object]:
+    for run in store.folders(folder):
         if not re.fullmatch(r"\d{8}_\d{6}_.+", run):
             continue
         if run[:15] >= compact(now - keep.least):
             break
-        for item in store.list(f"{copies.SESSIONS}{run}/"):
+        for item in store.list(f"{folder}{run}/"):
             table = unquote(item.path.rpartition("/")[2].removesuffix(".json"))
             if run[:15] < compact(now - keep.of(table)):
                 yield item

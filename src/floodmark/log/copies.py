@@ -39,6 +39,7 @@ from floodmark.log.document import (
     observe,
     primary_path,
     session_path,
+    sessions,
 )
 from floodmark.log.fold import DataCommit, State, data_commit
 from floodmark.model.commit import read_commit
@@ -417,8 +418,6 @@ class Publisher:
         return f"{path}: {why}"
 
 
-DAILY = "watermark/backups/daily/"
-SESSIONS = "watermark/backups/sessions/"
 READERS = 16
 _SECOND = len("YYYYMMDD_HHMMSS")  # of a run's name; the rest is random
 
@@ -440,9 +439,9 @@ class Stored:
         return isinstance(self.found, Flaw) and self.found.kind == "damaged"
 
 
-def session_paths(store: Store, table_name: str, sessions: Sequence[str] | None = None) -> list[str]:
+def session_paths(store: Store, table_name: str, among: Sequence[str] | None = None) -> list[str]:
     """The path of the table's copy in each session, or each of these, newest first; not every session has one."""
-    runs = store.folders(SESSIONS) if sessions is None else sessions
+    runs = store.folders(sessions(table_name)) if among is None else among
     return [session_path(table_name, run) for run in reversed(runs)]
 
 
@@ -462,11 +461,12 @@ def primary(store: Store, table_name: str) -> Stored:
     return Stored("primary", path, data, examine(data, table_name))
 
 
-def backups(store: Store, table_name: str, sessions: Sequence[str] | None = None) -> Iterator[Stored]:
+def backups(store: Store, table_name: str, among: Sequence[str] | None = None) -> Iterator[Stored]:
     """All copies but the primary, in order of trust, from all sessions or from these; fetched lazily."""
     yield from stored(store, table_name, "daily", daily_paths(store, table_name))
-    found = stored(store, table_name, "session", session_paths(store, table_name, sessions))
-    for _, same in groupby(found, key=lambda item: item.path.removeprefix(SESSIONS)[:_SECOND]):
+    found = stored(store, table_name, "session", session_paths(store, table_name, among))
+    folder = sessions(table_name)
+    for _, same in groupby(found, key=lambda item: item.path.removeprefix(folder)[:_SECOND]):
         yield from sorted(same, key=_reached, reverse=True)  # names within a second are random
 
 

@@ -19,7 +19,7 @@ from floodmark.model.position import Value
 from floodmark.model.run import Stage
 from floodmark.model.table import Table
 from floodmark.model.times import TEMPORAL, data_timestamp
-from floodmark.store.store import Store, encode
+from floodmark.store.store import Store, encode, home
 
 log = logging.getLogger("floodmark")
 
@@ -68,7 +68,7 @@ class Flaw:
 
 def commit_path(table_name: str, n: int) -> str:
     """A commit's path: twenty digits, so that names sort like numbers."""
-    return f"commits/{encode(table_name)}/{n:020d}.json"
+    return f"{home(table_name)}commits/{encode(table_name)}/{n:020d}.json"
 
 
 def commit_numbers(store: Store, table_name: str, after: int = -1) -> list[int]:
@@ -81,17 +81,23 @@ def commit_numbers(store: Store, table_name: str, after: int = -1) -> list[int]:
 
 def primary_path(table_name: str) -> str:
     """The path of the primary copy, which is read first."""
-    return f"watermark/tables/{encode(table_name)}.json"
+    return f"{home(table_name)}watermark/tables/{encode(table_name)}.json"
 
 
 def daily_path(table_name: str, saved_at: str) -> str:
     """The path of the day's last copy (UTC)."""
-    return f"watermark/backups/daily/{encode(table_name)}_{saved_at[:10].replace('-', '')}.json"
+    day = saved_at[:10].replace("-", "")
+    return f"{home(table_name)}watermark/backups/daily/{encode(table_name)}_{day}.json"
+
+
+def sessions(table_name: str) -> str:
+    """The folder with a folder for each run that has published."""
+    return f"{home(table_name)}watermark/backups/sessions/"
 
 
 def session_path(table_name: str, run: str) -> str:
     """The path of the run's last copy."""
-    return f"watermark/backups/sessions/{run}/{encode(table_name)}.json"
+    return f"{sessions(table_name)}{run}/{encode(table_name)}.json"
 
 
 def observe(
@@ -176,6 +182,8 @@ def document(
         body["last_error_time"] = last_error.at
     if state.retired:
         body["retired"] = True
+    if (stands := state.followed_to) is not None:
+        body["binlog"] = {**stands.place._asdict(), "gtid": stands.gtid}
     return body
 
 
@@ -203,8 +211,13 @@ def _nothing_to_load(state: State) -> bool:
 
 
 def data_position(state: State) -> tuple[str | None, list[Value] | None]:
-    """The position as the document shows it: the cursor's time, and the key's values if all are known."""
+    """The position as the document shows it: the cursor's time, and the key's values if all are known.
+
+    Of a table that follows the binary log, the time (UTC) at which the last transaction was committed.
+    """
     position, table = state.position, state.table
+    if state.followed_to is not None and state.followed_to.at is not None:
+        return data_timestamp(state.followed_to.at.removesuffix("Z")), None
     if not position:
         return None, None
     if table is None or table.cursor is None:  # set by hand before the table was ever read

@@ -15,8 +15,11 @@ from typing import Annotated, NamedTuple
 
 from pydantic import Field
 
+from floodmark.log.changes import SourceState, contradiction, source_after
+from floodmark.model.changes import SOURCE_LOG, FollowedTo
 from floodmark.model.commit import (
     Batch,
+    Changes,
     Claim,
     Clean,
     Commit,
@@ -35,7 +38,7 @@ from floodmark.model.commit import (
 from floodmark.model.errors import ConfigError, DataError
 from floodmark.model.json import Flat, Seconds
 from floodmark.model.origin import Origin
-from floodmark.model.position import Followed, Position
+from floodmark.model.position import Position
 from floodmark.model.table import Table
 from floodmark.model.window import Window
 from floodmark.model.zones import Zone
@@ -183,7 +186,7 @@ class Progress:
     manual: bool = False
     manual_timestamp: str | None = None
     moved_at: str | None = None  # the last set, reset or restore, or a clean that moved the position
-    followed: Followed | None = None  # how far the source's log was followed, for tables that do
+    followed_to: FollowedTo | None = None  # how far the source's log of changes has been followed
 
     @property
     def scattered(self) -> bool:
@@ -231,7 +234,7 @@ class Data:
 
 @dataclass(frozen=True)
 class State(Flat):
-    """Everything that a table's log records."""
+    """Everything that a table's log records, or the source's."""
 
     PARTS = ("progress", "extraction", "totals", "data")
     STORED = (
@@ -241,7 +244,7 @@ class State(Flat):
         "apart", "cleaned", "dropped", "recent_files", "created_at", "updated_at", "last_extraction_time", "moved_at",
         "deletes_at", "retired",
     )  # fmt: skip
-    ADDED = ("followed",)
+    WHERE_USED = ("followed_to", "source")
 
     table_name: str
     log: str = ""
@@ -257,6 +260,7 @@ class State(Flat):
     extraction: Extraction = Extraction()
     totals: Totals = Totals()
     data: Data = Data()
+    source: SourceState | None = None  # only in the source's log of changes
 
     # Shortcuts that nearly every step uses.
 
@@ -273,16 +277,21 @@ class State(Flat):
         return self.data.load_epoch
 
     @property
-    def followed(self) -> Followed | None:
-        return self.progress.followed
+    def followed_to(self) -> FollowedTo | None:
+        return self.progress.followed_to
+
+    @property
+    def follows_from(self) -> FollowedTo | None:
+        """From where on the table needs the source's log: where it stands, or the copy that is left open was begun."""
+        return self.followed_to or (self.window.followed_to if self.window is not None else None)
 
     @property
     def has_read(self) -> bool:
         """Whether rows may have been read since the last reset, not counting full snapshots."""
         if self.table is not None and self.table.mode == "full":
             return self.read_upto is not None
-        copying = bool(self.progress.done) and self.window is not None and self.window.followed is not None
-        return self.read_upto is not None or self.followed is not None or copying
+        copying = bool(self.progress.done) and self.window is not None and self.window.followed_to is not None
+        return self.read_upto is not None or self.followed_to is not None or copying
 
     @property
     def read_upto(self) -> Position | None:
@@ -346,6 +355,8 @@ def fold(before: State, commit: Commit, digest: str) -> State:
             return replace(after, log=commit.log, created_at=commit.at, data=data)
         case Claim():
             return _claim(after, commit)
+        case Changes():
+            return _changes(after, commit)
         case WithFiles():
             return _data(after, commit, digest)
         case Set():
@@ -377,6 +388,10 @@ def _check(state: State, commit: Commit) -> None:
         raise _broken(commit, f"is of kind {commit.kind}")
     if state.n >= 0 and commit.log != state.log:
         raise _broken(commit, f"belongs to another log ({commit.log})")
+    if not isinstance(commit, Open | Claim | Clean) and (state.table_name == SOURCE_LOG) != isinstance(
+        commit, Changes
+    ):
+        raise _broken(commit, f"is of kind {commit.kind}, which is not of this log")
     if not isinstance(commit, Open | Claim) and (state.claim is None or state.claim.run != commit.run):
         holder = state.claim.run if state.claim else "nobody"
         raise _broken(commit, f"is by run {commit.run}, but the table was claimed by {holder}")
@@ -420,7 +435,7 @@ def _claim(state: State, commit: Claim) -> State:
         progress = replace(progress, began=commit.window.low)
     if progress.window is None or commit.window.id != progress.window.id:
         progress = replace(progress, window=commit.window, done=commit.window.done)
-        if commit.window.followed is not None:
+        if commit.window.followed_to is not None:
             # A copy finds no row that was deleted before it began: a search for deletes follows it.
             state = replace(state, extraction=replace(state.extraction, deletes_at=None))
     elif commit.window != progress.window:
@@ -436,9 +451,23 @@ def restarted_by(state: State, table: Table) -> State:
     return replace(state, progress=fresh, extraction=replace(state.extraction, reread=None))
 
 
+def _changes(state: State, commit: Changes) -> State:
+    if why := contradiction(state.source, commit):
+        raise _broken(commit, why)
+    totals = replace(
+        state.totals,
+        rows=state.totals.rows + commit.rows,
+        files=state.totals.files + len(commit.files),
+        bytes=state.totals.bytes + commit.bytes,
+        batches=state.totals.batches + 1,
+        seconds=state.totals.seconds + commit.seconds,
+    )
+    return replace(state, source=source_after(state.source, commit), totals=totals)
+
+
 def _data(state: State, commit: WithFiles, digest: str) -> State:
-    if isinstance(commit, Batch | Deletes) and commit.followed is not None:
-        state = replace(state, progress=_stands(state.progress, commit.followed))
+    if isinstance(commit, Batch | Deletes) and commit.followed_to is not None:
+        state = replace(state, progress=_stands(commit, state.progress, commit.followed_to))
     if isinstance(commit, Batch):
         state = _batch(state, commit)
     elif not (isinstance(commit, Deletes) and commit.purpose == "where"):
@@ -474,11 +503,17 @@ def _batch(state: State, commit: Batch) -> State:
     return replace(state, progress=progress, extraction=replace(extraction, last_extraction_time=commit.at))
 
 
-def _stands(progress: Progress, followed: Followed) -> Progress:
-    """The progress of a table that has followed the source's log so far; a position that it had means nothing any more."""
+def _stands(commit: Commit, progress: Progress, now: FollowedTo) -> Progress:
+    """The progress of a table that has followed the source's log so far; a position that it had means nothing any more.
+
+    A table never follows a log backwards.
+    """
+    before = progress.followed_to
+    if before is not None and before.log == now.log and now.n < before.n:
+        raise _broken(commit, f"follows the source's log to {now.n}, but it was followed to {before.n}")
     if progress.position is None:
-        return replace(progress, started=True, followed=followed)
-    return Progress(started=True, moved_at=progress.moved_at, followed=followed)
+        return replace(progress, started=True, followed_to=now)
+    return Progress(started=True, moved_at=progress.moved_at, followed_to=now)
 
 
 def data_commit(commit: Commit, digest: str, described: int) -> DataCommit | None:
@@ -510,14 +545,14 @@ def _mark(progress: Progress, commit: Batch) -> Progress:
     progress = replace(progress, started=True, manual=False, manual_timestamp=None)
     closed = replace(progress, window=None, done=(), bound=window.bound, ahead=window.ahead)
     if window.by == "snapshot":
-        return replace(closed, followed=window.followed)
+        return replace(closed, followed_to=window.followed_to)
     done = {*progress.done, *commit.slices}
     if len(done) != len(progress.done) + len(commit.slices):
         raise _broken(commit, f"commits a slice of window {window.id} a second time")
     if any(i < 0 or i >= window.slices for i in done):
         raise _broken(commit, f"has a slice that window {window.id} does not have")
-    if len(done) == window.slices and window.followed is not None:
-        return _stands(closed, window.followed)
+    if len(done) == window.slices and window.followed_to is not None:
+        return _stands(commit, closed, window.followed_to)
     if len(done) == window.slices:
         # The bound moves only now: until the window closes, rows before it may still have to be reread.
         return replace(closed, position=window.high)
@@ -563,6 +598,8 @@ def _clean(state: State, commit: Clean) -> State:
         recent_files=tuple(f for f in data.recent_files if not within(clean.dropped, f.n)),
     )
     state = replace(state, data=data)
+    if state.source is not None:
+        return replace(state, source=replace(state.source, cleaned_at=commit.at))
     if clean.given_up:
         # Commits that were given up may hold deleted keys; only another check for deletes finds those again.
         state = replace(state, extraction=replace(state.extraction, deletes_at=None))
@@ -573,8 +610,10 @@ def _clean(state: State, commit: Clean) -> State:
 
 def _moved(commit: Restore | Clean, zone: Zone | None, began: Position | None = None) -> Progress:
     """The progress from the position that a commit goes back to; None: from the start."""
-    started = commit.position is not None or commit.followed is not None
-    return Progress(commit.position, started, began, zone=zone, moved_at=commit.at, followed=commit.followed)
+    started = commit.position is not None or commit.followed_to is not None
+    return Progress(
+        commit.position, started, began, zone=zone, moved_at=commit.at, followed_to=commit.followed_to
+    )
 
 
 def _reset(state: State, commit: Reset) -> State:

@@ -24,7 +24,7 @@ from floodmark.model.commit import Owner, by_key
 from floodmark.model.errors import FloodmarkError
 from floodmark.model.json import dump, load
 from floodmark.model.times import parse_moment, stamp
-from floodmark.store.store import Store, encode
+from floodmark.store.store import Store, encode, home
 
 LEASE_SECONDS = 60.0
 # Claims of this process that have ended but could not be released in the store. A later run in the same
@@ -66,7 +66,7 @@ def who(run: str, owner: Owner | None) -> str:
 
 def lease_path(table_name: str) -> str:
     """The path of a table's lease."""
-    return f"leases/{encode(table_name)}.json"
+    return f"{home(table_name)}leases/{encode(table_name)}.json"
 
 
 def this_process() -> Owner:
@@ -127,6 +127,12 @@ def lives(note: LeaseNote, now: str | None = None) -> bool:
     """Whether the lease is still valid and its process alive."""
     ended = note.released or note.claim in _over
     return not ended and note.expires_at > (now or stamp()) and not _gone(note.owner)
+
+
+def holds(store: Store, table_name: str) -> bool:
+    """Whether the lease says that a live run holds it, when no log tells by which claim."""
+    note = _read(store, table_name)
+    return note is not None and lives(note)
 
 
 def end_unsaid(claim_id: str) -> None:

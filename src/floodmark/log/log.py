@@ -19,10 +19,11 @@ from floodmark.host.retry import Retries
 from floodmark.host.temp import scratched
 from floodmark.log import copies
 from floodmark.log.copies import PIPELINE, answers, check_owner, maybe_lost
-from floodmark.log.document import Copy, accounts_for_older, commit_numbers, commit_path
+from floodmark.log.document import Copy, accounts_for_older, commit_numbers, commit_path, primary_path
 from floodmark.log.fold import Damaged, DataCommit, NothingLeft, State, data_commit, fold, within
 from floodmark.log.lease import lease_path, who
 from floodmark.log.recovery import put_back, recover
+from floodmark.model.changes import SOURCE_LOG
 from floodmark.model.commit import Claim, Commit, Open, files_of, read_commit
 from floodmark.model.errors import ConfigError, ConflictError, DataError, FloodmarkError, TransientError
 from floodmark.model.json import digest, dump
@@ -30,7 +31,7 @@ from floodmark.model.ledger import LedgerRow
 from floodmark.model.run import Finding
 from floodmark.model.times import stamp
 from floodmark.store.places import Place
-from floodmark.store.store import MOST_COMMIT, NO_DOCUMENT, Store, encode, file_folders
+from floodmark.store.store import CHANGES, MOST_COMMIT, NO_DOCUMENT, Store, encode, file_folders
 
 K = TypeVar("K", bound=Commit)
 # Commits fetched at a time, so that a long log is never held in memory as a whole.
@@ -67,6 +68,12 @@ def tables(store: Store) -> list[str]:
     if not found and store.places:  # perhaps a store that has lost everything
         found |= _tables_elsewhere(store, sure=maybe_lost(store))
     return sorted(unquote(name) for name in found)
+
+
+def logs(store: Store) -> list[str]:
+    """Every table that has a log or a watermark, and the source's log of changes if there is one."""
+    there = store.folders(f"{CHANGES}commits/") or store.get(primary_path(SOURCE_LOG)) is not None
+    return [*tables(store), *([SOURCE_LOG] if there else [])]
 
 
 def _tables_elsewhere(store: Store, *, sure: bool) -> set[str]:
@@ -318,8 +325,12 @@ class Log:
         path = commit_path(self.table_name, n)
         return Damaged(
             f"the commit log is damaged: commit {n}{why}",
-            hint=f"restore {self.store.uri(path)} from a backup of the store; or abandon the log: "
-            f"floodmark watermark reset -t {self.table_name} --force",
+            hint=f"restore {self.store.uri(path)} from a backup of the store; "
+            + (
+                "else the next sync begins a new one"
+                if self.table_name == SOURCE_LOG
+                else f"or abandon the log: floodmark watermark reset -t {self.table_name} --force"
+            ),
             table=self.table_name,
         )
 

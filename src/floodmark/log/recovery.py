@@ -32,7 +32,7 @@ from floodmark.model.parquet import Footer, data_file, read_footer
 from floodmark.model.results import RecoveryRow
 from floodmark.model.run import Finding
 from floodmark.model.times import stamp
-from floodmark.store.store import Store, encode, file_folders
+from floodmark.store.store import Store, encode, file_folders, home
 
 if TYPE_CHECKING:
     from floodmark.log.log import Log
@@ -67,7 +67,7 @@ class Recovery:
 
 def records(table_name: str) -> str:
     """The folder of a table's recovery records."""
-    return f"{RECORDS}{encode(table_name)}/"
+    return f"{home(table_name)}{RECORDS}{encode(table_name)}/"
 
 
 def recover(log: Log, primary: copies.Stored) -> State:
@@ -151,14 +151,14 @@ class _Signs:
 
 
 def _signs(log: Log) -> _Signs:
-    store, name = log.store, encode(log.table_name)
+    store, below, name = log.store, home(log.table_name), encode(log.table_name)
     # Folders, because new tables share the lists. In this order: a log opened meanwhile has commits before it has files.
-    asked = ("commits/", "data/", "keys/", copies.SESSIONS)
-    with_commits, with_rows, with_keys, sessions = store.folders_of(*asked)
+    asked = (f"{below}{each}/" for each in ("commits", "data", "keys", "watermark/backups/sessions"))
+    with_commits, with_rows, with_keys, runs = store.folders_of(*asked)
     commits = name in with_commits and bool(log.numbers())
-    folders = file_folders(log.table_name) if name in (*with_rows, *with_keys) else ()
+    folders = file_folders(log.table_name) if below or name in (*with_rows, *with_keys) else ()
     files = sum(1 for folder in folders for _ in store.list(folder))
-    return _Signs(commits, files, sessions)
+    return _Signs(commits, files, runs)
 
 
 def _candidates(log: Log, primary: copies.Stored, signs: Callable[[], _Signs]) -> Iterator[copies.Stored]:
@@ -322,7 +322,7 @@ def _repaired(
 
 def _begun(log: Log, state: State) -> bool:
     """Whether a missing primary copy is normal: nothing to publish yet, or a live run is about to."""
-    if not state.data.commits and state.progress.moved_at is None:
+    if not state.data.commits and state.progress.moved_at is None and state.source is None:
         return True
     held = holder(log.store, log.table_name, state.claim)
     return held is not None and held.alive

@@ -9,6 +9,9 @@ from typing import Literal, NamedTuple
 from floodmark.model.errors import DataError
 from floodmark.model.table import Column
 
+# The name of the source's log of changes among the logs of the store; a table's has a dot.
+SOURCE_LOG = "source"
+
 
 class LogPlace(NamedTuple):
     """A place in the binary log: between two events of a file."""
@@ -42,6 +45,19 @@ class LogEnd:
     visible: str | None = None  # MySQL's GTID set; None: everything before the place
     gtid: str | None = None  # the same moment as a GTID set or MariaDB's GTID position, for another server
     held_back_by: tuple[str, ...] = ()  # who kept it from being later
+
+
+@dataclass(frozen=True)
+class FollowedTo:
+    """How far a table has followed the source's log of changes: it has everything up to there."""
+
+    log: str  # the id of the source's log
+    n: int  # its last commit of which everything has been followed
+    digest: str
+    place: LogPlace  # where that had read the binary log to: another log can go on there
+    identity: LogIdentity
+    at: str | None = None  # when the last transaction before that place was committed, as a commit's time
+    gtid: str | None = None  # the same place for another server
 
 
 class UnknownEvent(DataError):
@@ -138,7 +154,8 @@ class FollowedChanges:
     begin: LogPlace
     next_start: LogPlace  # never inside a transaction, and not after one that was left out
     tables: Mapping[str, TableChanges] = field(default_factory=dict)
-    prepared: tuple[PreparedXa, ...] = ()
+    prepared: tuple[PreparedXa, ...] = ()  # all that are open at its end, whichever read found them
+    reconcile: tuple[Reconcile, ...] = ()  # why every table must be; "lost" also lets it begin anywhere
     transactions: int = 0
     events: int = 0
     bytes: int = 0

@@ -1,4 +1,4 @@
-"""The commits of a table's log, and the files they name."""
+"""The commits of a table's log or of the source's log of changes, and the files they name."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
 
+from floodmark.model.changes import FollowedChanges, FollowedTo, KeyDescription, LogEnd, LogIdentity
 from floodmark.model.json import Seconds, load
 from floodmark.model.origin import Origin
-from floodmark.model.position import Followed, Position
+from floodmark.model.position import Position
 from floodmark.model.table import Table
 from floodmark.model.window import Window
 from floodmark.model.zones import Zone
@@ -140,7 +141,7 @@ class Claim(Commit):
 
     kind: Literal["claim"] = "claim"
     owner: Owner | None = None
-    purpose: str | None = None  # sync, load, deletes, set, reset, restore, clean, repair, retire
+    purpose: str | None = None  # sync, load, deletes, set, reset, restore, clean, repair, retire, changes
     table: Table | None = None  # the table as read under this claim
     window: Window | None = None  # the window that this claim opens or resumes
     reread: Window | None = None  # the same for rows reread because of column changes
@@ -182,7 +183,9 @@ class Batch(WithFiles):
     slices: tuple[int, ...] = ()
     overlap: str | None = None  # fingerprint of the reread overlap
     snapshot: SnapshotDigest | None = None  # None: no snapshot, or its rows were not hashed
-    followed: Followed | None = None  # where the table stands now, if this ends a pass over changes
+    followed_to: FollowedTo | None = (
+        None  # where the table stands now: in the last commit of a pass over changes
+    )
 
     @property
     def beside(self) -> bool:
@@ -195,7 +198,20 @@ class Deletes(WithFiles):
 
     kind: Literal["deletes"] = "deletes"
     purpose: Literal["where"] | None = None  # outside it, as rows were read; None: a search found them
-    followed: Followed | None = None  # as in a batch
+    followed_to: FollowedTo | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Changes(WithFiles):
+    """What one read of the source's binary log found; its files hold the keys of changed rows."""
+
+    kind: Literal["changes"] = "changes"
+    followed: FollowedChanges
+    end: LogEnd
+    identity: LogIdentity  # of the log at `followed.next_start`
+    # From that place on: the tables that are listened for, or described anew, besides those of earlier commits,
+    described: tuple[KeyDescription, ...] = ()
+    left: tuple[str, ...] = ()  # and those that no longer are.
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -220,7 +236,7 @@ class Restore(Commit):
 
     kind: Literal["restore"] = "restore"
     position: Position | None = None
-    followed: Followed | None = None
+    followed_to: FollowedTo | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -230,11 +246,11 @@ class Clean(Commit):
     kind: Literal["clean"] = "clean"
     clean: CleanedFiles | None = None
     position: Position | None = None  # where reading resumes, if the clean moves the position
-    followed: Followed | None = None
+    followed_to: FollowedTo | None = None
 
 
 _ANY: Any = Annotated[
-    Open | Claim | Batch | Deletes | Set | Reset | Restore | Clean, Field(discriminator="kind")
+    Open | Claim | Batch | Deletes | Changes | Set | Reset | Restore | Clean, Field(discriminator="kind")
 ]
 
 

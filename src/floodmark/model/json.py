@@ -20,7 +20,8 @@ class Flat:
 
     PARTS: ClassVar[tuple[str, ...]]  # the names of the fields that are parts
     STORED: ClassVar[tuple[str, ...]]  # the keys of its JSON, in order
-    ADDED: ClassVar[tuple[str, ...]] = ()  # keys that came later: absent where there is no value
+    # Keys that came later, and are written only if there is a value.
+    WHERE_USED: ClassVar[tuple[str, ...]] = ()
 
     @model_validator(mode="before")
     @classmethod
@@ -32,8 +33,8 @@ class Flat:
         fields = plain(self)
         for part in self.PARTS:
             fields.update(fields.pop(part))
-        added = {name: fields[name] for name in self.ADDED if fields[name] is not None}
-        return {name: fields[name] for name in self.STORED} | added
+        later = {name: fields[name] for name in self.WHERE_USED if fields[name] is not None}
+        return {name: fields[name] for name in self.STORED} | later
 
 
 # Adapters are pure but slow to build, 50 ms for all that a sync needs: each is built once, though the tables of a run

@@ -138,7 +138,7 @@ class Table(Flat):
         "zero_dates", "overflow", "holds", "layout", "notes", "dist_key", "sort_key", "renames", "carried", "renamed",
         "dropped", "owed", "owed_parts", "deletes", "unix",
     )  # fmt: skip
-    ADDED = ("changes",)
+    WHERE_USED = ("changes",)
 
     source: SourceTable
     recipe: Recipe

@@ -7,9 +7,10 @@ from typing import Any, Literal
 
 from pydantic import SerializerFunctionWrapHandler, model_serializer
 
+from floodmark.model.changes import FollowedTo
 from floodmark.model.json import Seconds
 from floodmark.model.origin import Origin
-from floodmark.model.position import Followed, Key, Position, Value
+from floodmark.model.position import Key, Position, Value
 from floodmark.model.table import Table
 from floodmark.model.zones import Zone
 
@@ -35,7 +36,7 @@ class Window:
     ahead: Seconds | None = None  # the source's clock minus ours, in seconds, when the bound was taken
     whole: bool = False  # its rows are committed at once and replace everything in the target
     # Where the table stands once all slices are committed: the source's log before the first row was read.
-    followed: Followed | None = None
+    followed_to: FollowedTo | None = None
 
     @property
     def slices(self) -> int:
@@ -43,8 +44,8 @@ class Window:
 
     @model_serializer(mode="wrap")
     def _stored(self, plain: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        # `followed` came later: a claim from before is written as it was read.
-        return {k: v for k, v in plain(self).items() if k != "followed" or v is not None}
+        # `followed_to` came later: a claim from before is written as it was read.
+        return {k: v for k, v in plain(self).items() if k != "followed_to" or v is not None}
 
 
 @dataclass(frozen=True)

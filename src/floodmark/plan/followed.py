@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from floodmark.log.fold import State
-from floodmark.model.changes import Reconcile
-from floodmark.model.position import Followed, Position
+from floodmark.log.following import Unfollowed
+from floodmark.model.changes import FollowedTo, Reconcile
+from floodmark.model.position import Position
 from floodmark.model.run import Lag
 from floodmark.model.table import Table
 from floodmark.model.times import parse_moment
@@ -22,91 +23,64 @@ from floodmark.model.times import parse_moment
 class TableNews:
     """What the source's log says of one table; a run reads the log once, before its tables."""
 
-    newest: Followed  # the log's last commit: where the table stands once it has followed everything
-    since: int  # every read of the log after this commit has listened for the table
-    touched: int = -1  # the last commit that says that the table has changed; -1: none
-    doubted: int = -1  # the last commit that can't tell which of its rows have changed; -1: none
-    why: tuple[Reconcile, ...] = ()  # it can't
-    # The log's digest of the commit up to which the table has followed it; None: not looked up.
-    digest: str | None = None
-    # The commits after that one which say that the table has changed, oldest first, and how many keys each names.
-    waiting: tuple[tuple[Followed, int], ...] = ()
+    newest: FollowedTo  # the log's last commit
+    # What is to be followed after the place that the table needs it from (`State.follows_from`); None: nothing. Of a
+    # bounded run, whole commits of the log: `upto` is the last of them.
+    pending: Unfollowed | None = None
     until: float | None = None  # the log has everything that was committed before this moment
 
 
 # Why a table is compared with its copy.
-Doubt = Reconcile | Literal["by cursor", "by binlog", "other log"]
+Doubt = Reconcile | Literal["by cursor", "by binlog"]
 
 
 @dataclass(frozen=True)
 class FollowStep:
-    """What comes next for a table that follows the log, or did; afterwards it stands at `followed`, or at `position`."""
+    """What comes next for a table that follows the log, or did, and where it stands afterwards: in the log or at a position."""
 
     do: Literal["copy", "resume", "changes", "reconcile", "nothing"]
-    followed: Followed | None = None
+    followed_to: FollowedTo | None = None
     position: Position | None = None  # of a table that is read by a cursor from now on
-    after: int = -1  # the changes of the commits after this one, up to `followed`
-    keys: int = 0  # that they name, about
+    files: tuple[str, ...] = ()  # that name the keys that have changed
     why: tuple[Doubt, ...] = ()  # it is compared
 
     def as_json(self) -> dict[str, Any]:
         """As `plan` prints it."""
-        stands = self.followed
+        upto = self.followed_to
         return {
             "step": self.do,
-            "after": self.after if self.do == "changes" else None,
-            "upto": stands.n if stands else None,
-            "position": stands.place if stands else None,
-            "keys": self.keys if self.do == "changes" else None,
+            "upto": None if upto is None else {"commit": upto.n, "position": str(upto.place)},
+            "key_files": len(self.files),
             "because": list(self.why),
         }
 
 
-def followed_plan(state: State, table: Table, news: TableNews, most: int | None = None) -> FollowStep:
-    """What comes next for a table, whether it is read by key or whole; of changes, as many whole commits as have `most` keys."""
-    stands, window, newest = state.followed, state.window, news.newest
+def followed_plan(state: State, table: Table, news: TableNews) -> FollowStep:
+    """What comes next for a table, whether it is read by key or whole."""
+    stands, window, pending = state.followed_to, state.window, news.pending
     if table.mode == "full":
-        if stands is not None and not _doubts(stands, news) and news.touched <= stands.n:
-            return FollowStep("nothing", stands)
-        return FollowStep("copy", newest)
-    if window is not None and window.followed is not None and state.progress.done:
-        return FollowStep("resume", window.followed)
+        idle = stands is not None and pending is None
+        return FollowStep("nothing", stands) if idle else FollowStep("copy", news.newest)
+    if window is not None and window.followed_to is not None and state.progress.done:
+        return FollowStep("resume", window.followed_to)
     if stands is None:
         # Rows up to a position are in the target: comparing them costs less than a copy, and finds deletes too.
         copied = state.position is not None
-        return FollowStep("reconcile", newest, why=("by cursor",)) if copied else FollowStep("copy", newest)
-    if doubts := _doubts(stands, news):
-        return FollowStep("reconcile", newest, why=doubts)
-    if news.touched > stands.n:
-        return _changes(stands, news, most)
-    return FollowStep("nothing", stands)
+        if copied:
+            return FollowStep("reconcile", news.newest, why=("by cursor",))
+        return FollowStep("copy", news.newest)
+    if pending is None:
+        return FollowStep("nothing", stands)
+    if pending.reconcile:
+        return FollowStep("reconcile", news.newest, why=pending.reconcile)
+    return FollowStep("changes", pending.upto, files=pending.files)
 
 
-def _doubts(stands: Followed, news: TableNews) -> tuple[Doubt, ...]:
-    """Why the log can't tell which rows have changed since the table stood there; none if it can."""
-    other = stands.log != news.newest.log or stands.n > news.newest.n
-    if other or news.digest not in (None, stands.digest):
-        return ("other log",)
-    found: list[Doubt] = ["unlisted"] if stands.n < news.since else []
-    return (*found, *news.why) if news.doubted > stands.n else tuple(found)
-
-
-def _changes(stands: Followed, news: TableNews, most: int | None) -> FollowStep:
-    """The changes up to the newest commit, or up to the last one that a bounded run reads: at least one."""
-    upto, total = news.newest, 0
-    for number, (_, keys) in enumerate(news.waiting):
-        if most is not None and number and total + keys > most:
-            upto = news.waiting[number - 1][0]
-            break
-        total += keys
-    return FollowStep("changes", upto, after=stands.n, keys=total)
-
-
-def followed_lag(stands: Followed | None, news: TableNews) -> Lag | None:
+def followed_lag(stands: FollowedTo | None, news: TableNews) -> Lag | None:
     """How far a table is behind: nothing once it has followed all that concerns it, however old that is."""
     if stands is None or stands.log != news.newest.log:
         return None
-    if news.touched <= stands.n:
+    if news.pending is None or stands.n == news.newest.n:
         return Lag(seconds=0.0)
     if stands.at is None or news.newest.at is None:
         return None
@@ -119,7 +93,6 @@ def followed_lag(stands: Followed | None, news: TableNews) -> Lag | None:
 _DOUBTS: dict[Doubt, str] = {
     "by cursor": "it was read by a cursor so far",
     "by binlog": "it followed the binary log so far",
-    "other log": "the source's log is not the one that it followed",
     "statement": "statements changed rows without naming them in the binary log",
     "ddl": "its columns changed while rows did",
     "truncate": "it was truncated",
@@ -132,7 +105,7 @@ _DOUBTS: dict[Doubt, str] = {
 
 def said_why(step: FollowStep) -> str:
     """Why the step is what comes next."""
-    place = step.followed.place if step.followed is not None else ""
+    place = step.followed_to.place if step.followed_to is not None else ""
     match step.do:
         case "copy":
             return f"the whole table is copied along its key; what changes after {place} is read again by key"

@@ -15,10 +15,11 @@ from floodmark.log.log import Log
 from floodmark.log.pipeline import Start
 from floodmark.model import log_lines
 from floodmark.model import zones as clock
+from floodmark.model.changes import FollowedTo
 from floodmark.model.errors import ConfigError, DataError
 from floodmark.model.notes import Note
 from floodmark.model.origin import SourceId
-from floodmark.model.position import Followed, Position
+from floodmark.model.position import Position
 from floodmark.model.run import SyncOptions
 from floodmark.model.table import Table
 from floodmark.model.text import counted
@@ -80,7 +81,7 @@ def survey(
     begin = start or Start(options.start, "`start` in the configuration")
     if whole and follows_a_copy(state):
         begin = Start(None, "the target holds a whole copy")
-    if state.followed is not None:
+    if state.followed_to is not None:
         return replace(_by_a_cursor_again(source, request, columns), about=found.notes)
     first_time = state.position is None
     low = start_position(table, begin.timestamp) if first_time else state.position
@@ -298,10 +299,10 @@ def _followed(
     session, table, state = source.session, source.table, source.reading.state
     if request.since is not None:
         raise ConfigError("--since needs a cursor; this table follows the binary log", table=table.name)
-    step = followed_plan(state, table, _news(source), request.most)
+    step = followed_plan(state, table, _news(source))
     chosen, notes = Chosen(), [*columns.notes]
     if step.do == "copy":
-        chosen = _copy(source, request, step.followed, whole)
+        chosen = _copy(source, request, step.followed_to, whole)
         notes.append(_said_whole(table, chosen.slices) if whole else f"First copy: {said_why(step)}.")
     elif step.do == "resume" and state.window is not None:
         left = decide.slices(state.window, state.progress.done)
@@ -326,14 +327,14 @@ def _followed(
     )
 
 
-def _copy(source: Source, request: SyncOptions, followed: Followed | None, whole: bool) -> Chosen:
+def _copy(source: Source, request: SyncOptions, followed: FollowedTo | None, whole: bool) -> Chosen:
     """A window over the whole key; of a bounded run, its first rows. Every row that changes meanwhile is read again."""
     session, table = source.session, source.table
     rows = edges.table_rows(session, table)
     # Without an index, each slice would be a scan of its own.
     parts = decide.parts_of_the_key(request, rows) if table.source.key_index else 1
     cuts = edges.split_key(session, edges.every_row(table), parts, request.slice_rows)
-    window = Window(token_hex(8), None, None, "key", cuts, rows=rows, whole=whole, followed=followed)
+    window = Window(token_hex(8), None, None, "key", cuts, rows=rows, whole=whole, followed_to=followed)
     if request.most is not None:
         return replace(_finer(source, window, request), resumed=False)
     return Chosen(window, decide.slices(window))
@@ -387,7 +388,7 @@ def _snapshot(source: Source, table: Table, request: SyncOptions) -> TablePlan:
             return TablePlan(Intent("sync", table), step=step, bound=_news(source).until)
     rows = edges.table_rows(session, table)
     window = Window(token_hex(8), None, None, "snapshot", (), open_work.now(session), rows)
-    window = replace(window, followed=_news(source).newest if step is not None else None)
+    window = replace(window, followed_to=_news(source).newest if step is not None else None)
     about: tuple[Note, ...] = ()
     pieces = decide.slices(window)
     if decide.shared(request, rows):

@@ -21,6 +21,7 @@ from uuid import uuid4
 
 from floodmark.config.load import StoreSpec
 from floodmark.host.threads import RecentAnswers
+from floodmark.model.changes import SOURCE_LOG
 from floodmark.model.errors import DataError
 from floodmark.store import folder
 from floodmark.store.folder import NO_DOCUMENT, PARTS, Folder, Object
@@ -151,9 +152,27 @@ def encode(name: str) -> str:
 _PLAIN = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_$.-")
 
 
-def file_folders(table_name: str) -> tuple[str, str]:
-    """The folders of a table's files: of its rows, and of its keys, which earlier versions kept among the rows."""
-    return f"data/{encode(table_name)}/", f"keys/{encode(table_name)}/"
+# Everything of the source's log of changes lies below this folder, so that no list of tables shows it.
+CHANGES = "changes/"
+
+
+def home(name: str) -> str:
+    """The folder that a log's objects lie below: for a table, the store's prefix."""
+    return CHANGES if name == SOURCE_LOG else ""
+
+
+def file_folders(name: str) -> tuple[str, str]:
+    """The folders of a table's files: of its rows, and of its keys, which earlier versions kept among the rows.
+
+    Those of the source's log hold the files of all tables (`changed_keys`).
+    """
+    below = "" if name == SOURCE_LOG else f"{encode(name)}/"
+    return f"{home(name)}data/{below}", f"{home(name)}keys/{below}"
+
+
+def changed_keys(table_name: str) -> str:
+    """The folder of a table's key files in the source's log of changes."""
+    return f"{CHANGES}keys/{encode(table_name)}/"
 
 
 class Store:
@@ -328,7 +347,8 @@ def _paths(objects: Objects, folder: str) -> list[str] | None:
 
 def _most(path: str) -> int:
     """The maximum size in bytes of a document at this path."""
-    return next((most for prefix, most in _MOST_BYTES if path.startswith(prefix)), MOST_COPY)
+    kind = path.removeprefix(CHANGES)
+    return next((most for prefix, most in _MOST_BYTES if kind.startswith(prefix)), MOST_COPY)
 
 
 def _checked(path: str) -> str:

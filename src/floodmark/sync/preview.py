@@ -76,7 +76,9 @@ class Preview:
             slices=len(self.plan.pieces),
             files=sum(max(1, -(-s.rows // self.request.slice_rows)) for s in plan.pieces),  # about
             nothing_to_do=plan.empty,
-            follows=plan.step.as_json() if plan.step is not None and plan.step.followed is not None else None,
+            follows=plan.step.as_json()
+            if plan.step is not None and plan.step.followed_to is not None
+            else None,
             window=None
             if window is None
             else {

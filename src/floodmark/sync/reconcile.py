@@ -35,7 +35,7 @@ def reconcile(run: TableRun, table: Table, step: FollowStep) -> None:
         )
     loads.load(run)
     promised = run.state
-    if step.followed is None:  # up to the position, beyond which the next window reads
+    if step.followed_to is None:  # up to the position, beyond which the next window reads
         progress = Progress(step.position, started=True, zone=promised.progress.zone)
         promised = replace(promised, progress=progress)
     found = compare(run.services, table, promised)
@@ -45,8 +45,8 @@ def reconcile(run: TableRun, table: Table, step: FollowStep) -> None:
     kept = run.options.deletes == "ignore"
     leaving = set(absent) & set(found.outside) if kept else absent
     gone = remove_keys(run, table, tuple(leaving), found.rows_warehouse, "repair", always=not kept)
-    if step.followed is not None:
-        append(run, run.held.draft(Batch, schema=table.fingerprint, followed=step.followed))
+    if step.followed_to is not None:
+        append(run, run.held.draft(Batch, schema=table.fingerprint, followed_to=step.followed_to))
     else:
         append(run, run.held.draft(Restore, position=step.position, note=said_doubts(step)))
     repaired = f"{counted(len(there), 'row')} read again, {gone:,} {fate(run)}"

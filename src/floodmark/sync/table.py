@@ -240,7 +240,7 @@ def _preview(run: TableRun, request: SyncOptions) -> Preview:
 
 
 def _measure_lag(run: TableRun, session: Session, table: Table) -> None:
-    if run.news is not None and (behind := followed_lag(run.state.followed, run.news)) is not None:
+    if run.news is not None and (behind := followed_lag(run.state.followed_to, run.news)) is not None:
         run.account(events.LagMeasured(run.name, behind))
     position = restarted_by(run.state, table).position
     if position is None or run.report.lag_before is not None:
@@ -442,8 +442,8 @@ def _succeed(run: TableRun) -> Ending:
     """Publishes a success, if something changed, and measures how far the table lags behind now."""
     report, state, asked, watermark = run.report, run.state, run.asked, run.held.watermark
     lag = report.lag_before
-    if run.news is not None and state.followed is not None:
-        lag = followed_lag(state.followed, run.news)
+    if run.news is not None and state.followed_to is not None:
+        lag = followed_lag(state.followed_to, run.news)
     elif report.rows_extracted and state.table is not None:
         try:
             with run.services.session("lag") as session:

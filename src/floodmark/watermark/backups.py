@@ -17,10 +17,10 @@ from floodmark.clean.copies import Keep, Old, choose, delete
 from floodmark.config.load import Config
 from floodmark.log import copies, pipeline
 from floodmark.log.copies import daily_paths
-from floodmark.log.document import Copy, Flaw, commit_numbers, commit_path, primary_path
+from floodmark.log.document import Copy, Flaw, commit_numbers, commit_path, daily_path, primary_path, sessions
 from floodmark.log.fold import State
-from floodmark.log.log import Log, tables
-from floodmark.log.recovery import RECORDS, recoveries
+from floodmark.log.log import Log, logs
+from floodmark.log.recovery import records, recoveries
 from floodmark.model.errors import FloodmarkError, VerificationError, exit_code
 from floodmark.model.results import (
     BackupCopy,
@@ -35,7 +35,7 @@ from floodmark.model.results import (
 from floodmark.model.text import counted
 from floodmark.plan.tables import full_name, must_exist
 from floodmark.store.places import Place
-from floodmark.store.store import Store, encode
+from floodmark.store.store import Store
 
 
 def watermark_backups(config: Config, name: str) -> Backups:
@@ -143,7 +143,7 @@ class Loss:
 def watermark_drill(config: Config, names: Sequence[str] = (), *, all_tables: bool = False) -> DrillResult:
     """Tries each loss for each table; `ok` means that everything could be recovered. Changes nothing."""
     store = Store(config.store)
-    chosen = tables(store) if all_tables else [full_name(config, store, name) for name in names]
+    chosen = logs(store) if all_tables else [full_name(config, store, name) for name in names]
     found = tuple(_table(config, store, name) for name in chosen)
     codes = [t.error.code if t.error else VerificationError.code for t in found if not t.ok]
     return DrillResult(ok=not codes, exit_code=exit_code(codes), tables=found)
@@ -165,11 +165,11 @@ def _table(config: Config, store: Store, name: str) -> DrilledTable:
 def losses(store: Store, name: str) -> Iterator[Loss]:
     """Each kind of copy, all copies, the log, the log with each kind of copy; and, where there are further places, the store."""
     folder = commit_path(name, 0).rpartition("/")[0] + "/"
-    stem = f"{copies.DAILY}{encode(name)}_"
+    stem = daily_path(name, "").removesuffix(".json")
     kinds: dict[str, Callable[[str], bool]] = {
         "primary": lambda path: path == primary_path(name),
         "daily": lambda path: path.startswith(stem),
-        "sessions": lambda path: path.startswith(copies.SESSIONS),
+        "sessions": lambda path: path.startswith(sessions(name)),
     }
 
     def log(path: str) -> bool:
@@ -207,7 +207,7 @@ def _once(store: Store, name: str, loss: Loss, expected: State) -> Drill:
         lost=loss.lost, left=None if loss.place is None else store.places[loss.place].label, recovered=False, from_=None,
         copy=None, commit=None, seconds=0.0, commits_put_back=0, commits_lost=0, detail=None,
     )  # fmt: skip
-    view = store.after_losing(lambda path: path.startswith(RECORDS) or loss.hides(path), places)
+    view = store.after_losing(lambda path: path.startswith(records(name)) or loss.hides(path), places)
     log, real = Log(view, name, aloud=False), Log(store, name, repairs=False, aloud=False)
     left = len(log.numbers())
     began = time.monotonic()

@@ -248,6 +248,12 @@ def known_table(config: Config, name: str, state: State, timestamp: str | None) 
 
 
 def _position(table: Table, timestamp: str | None, key: str | None) -> Position:
+    if table.follows:
+        raise ConfigError(
+            "the table follows the binary log, so it has no position to set",
+            hint=f"floodmark watermark reset -t {table.name} copies it again",
+            table=table.name,
+        )
     if table.mode == "full":
         raise ConfigError(
             "the table has no position: every sync reads all of it (mode full)", table=table.name
@@ -432,5 +438,7 @@ def _carried(session: Session, found: Upkeep, state: State) -> Window | None:
     if found.table.mode == "full":
         return None
     for piece in carrier(session, found.table, state.position):
+        if piece.by == "key" and piece.upto is not None:
+            return Window(token_hex(8), None, None, "key", (piece.upto,), rows=piece.rows, done=(1,))
         return Window(token_hex(8), piece.after, piece.upto, "cursor", (), None, piece.rows)
     return None

@@ -20,8 +20,8 @@ from floodmark.log.copies import Publisher
 from floodmark.log.document import Copy, Flaw, condense
 from floodmark.log.fold import Damaged, State, fold, merged, within
 from floodmark.log.lease import holder
-from floodmark.log.log import Log, tables
-from floodmark.model.commit import Batch, Claim, Clean, Commit, DataFile, WithFiles, files_of
+from floodmark.log.log import Log, logs
+from floodmark.model.commit import Batch, Changes, Claim, Clean, Commit, DataFile, WithFiles, files_of
 from floodmark.model.errors import DataError
 from floodmark.model.ledger import Ledger
 from floodmark.model.position import Position
@@ -141,6 +141,8 @@ def file_findings(
         given_up = commit.n < max(whole, state.data.superseded) or within(state.data.dropped, commit.n)
         if size is None and (path not in cleaned or not (more["loaded"] or given_up)):
             what = "its rows are in the warehouse" if more["loaded"] else "its rows are not in the warehouse"
+            if isinstance(commit, Changes):
+                what = "tables that have not followed it will be compared with their copies"
             why = "was cleaned" if path in cleaned else "is not in the store"
             detail = f"{path} of commit {commit.n} {why}; {what}"
             found.append(Finding("missing_file", table_name, detail, more))
@@ -253,7 +255,7 @@ def watermark_validate(
 ) -> ValidateResult:
     """All findings for the given tables, or for all that have a log; with `repair`, what is left afterwards."""
     store = Store(config.store)
-    chosen = [full_name(config, store, n) for n in names] if names else tables(store)
+    chosen = [full_name(config, store, n) for n in names] if names else logs(store)
     results = []
     with closing(open_warehouse(config.warehouse)) as warehouse:
         for name in chosen:
@@ -290,14 +292,16 @@ def _examined(config: Config, store: Store, name: str, warehouse: Warehouse) -> 
     if state.table is not None:
         ledger = warehouse.ledger(state.log, state.table.target)
         rows = warehouse.rows(state.table.target)
-    loaded = ledger.loaded(state.load_epoch)
+    loaded: Collection[tuple[int, str]] = ledger.loaded(state.load_epoch)
+    if state.source is not None:  # a clean names key files only when every table has followed them
+        loaded = {(c.n, digest) for c, digest in whole.commits}
     found += file_findings(state, whole, objects, under_way, loaded)
     of_ledger = ledger_findings(name, state, whole, ledger)
     found += of_ledger or count_findings(state, ledger)
     if state.table is not None and rows is not None and not live:
         found += row_findings(name, state.table, whole, loaded, rows)
     found += _copy_findings(log, state, ledger, stored, live)
-    if not live and (state.data.commits or state.progress.moved_at):
+    if not live and (state.data.commits or state.progress.moved_at or state.source):
         found += _place_findings(log, state, ledger)
     return _table(state, found, rows)
 

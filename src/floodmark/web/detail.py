@@ -35,7 +35,7 @@ from floodmark.model.position import Position
 from floodmark.model.results import PlanColumn
 from floodmark.model.table import Table
 from floodmark.model.times import stamp
-from floodmark.store.store import Object, Store
+from floodmark.store.store import CHANGES, Object, Store
 from floodmark.sync.preview import columns as typed_columns
 
 logger = logging.getLogger("floodmark")
@@ -246,6 +246,7 @@ def count(store: Store, patience: float = PATIENCE) -> House:
         ),
         _sum("Copies of watermarks", copies, "floodmark watermark cleanup"),
         _sum("Commits", list(store.list("commits/"))),
+        _sum("The source’s log of changes", list(store.list(CHANGES))),
         _sum("Runs’ reports", list(store.list("runs/"))),
         _sum("Status", list(store.list("status/"))),
     )
