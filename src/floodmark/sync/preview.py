@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -189,8 +189,10 @@ def plan_several(config: Config, names: Sequence[str], all_tables: bool, options
     return PlanReports(tuple(plans), tuple(failed))
 
 
-def plan(config: Config, name: str, options: SyncOptions) -> Preview:
-    """What the next sync of a table would do."""
+def plan(
+    config: Config, name: str, options: SyncOptions, news: Mapping[str, TableNews] | None = None
+) -> Preview:
+    """What the next sync of a table would do; `news`: what the source's log says of the tables that follow it."""
     store = Store(config.store)
     with Session(config.source, purpose="plan") as session:
         try:
@@ -200,7 +202,8 @@ def plan(config: Config, name: str, options: SyncOptions) -> Preview:
         chosen, log = config.options(name), Log(store, name)
         request = replace(options, slice_rows=chosen.slice_rows)
         found = discover_with_notes(session, name, chosen, config.source.database)
-        source = source_of(session, found, log.read(), chosen)
+        heard = (news or {}).get(name)
+        source = source_of(session, found, log.read(), chosen, news=heard)
         made = preview(source, found, config, log, request, Starts(store, config))
     ours = StorePipeline(store, config.warehouse.label).known_id
     return replace(made, load=look_briefly(config.warehouse, log, made.state, made.plan.table, ours))

@@ -10,11 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from floodmark.cli.plan import plan_lines
 from floodmark.log.fold import State
 from floodmark.log.log import Log
 from floodmark.model.errors import TransientError
 from floodmark.model.events import Event, SliceRead
 from floodmark.model.run import SyncOptions
+from floodmark.plan.followed import TableNews
 from floodmark.store.store import Store
 from floodmark.sync.preview import plan
 from tests.conftest import Silent, Workspace
@@ -175,6 +177,49 @@ def test_a_new_column_reaches_the_target_without_a_change_of_rows(workspace: Wor
     workspace.execute("ALTER TABLE orders ADD COLUMN state INT DEFAULT 4")
     followed(workspace, news(3))
     assert workspace.query("SELECT DISTINCT state FROM orders") == [(4,)]
+
+
+def test_plan_says_what_comes_next_and_why(workspace: Workspace) -> None:
+    filled(workspace)
+    name = workspace.full_name("orders")
+
+    def planned(heard: TableNews) -> str:
+        return "\n".join(plan_lines(plan(workspace.settings, name, SyncOptions(dry_run=True), {name: heard})))
+
+    first = planned(news(3))
+    assert "upsert, follows the binary log, key (id)" in first
+    assert "from the first row, up to the last row" in first and "by key" in first
+    assert "Because   the whole table is copied along its key; what changes after binlog.000001:3000" in first
+    followed(workspace, news(3))
+    nothing = planned(news(5))
+    assert "Nothing to do" in nothing
+    assert "the binary log has no change of it up to binlog.000001:3000" in nothing
+    assert "the binary log names keys that have changed up to binlog.000001:5000" in planned(
+        news(5, files=("a",))
+    )
+    assert "what differs is repaired: it was truncated" in planned(news(5, "truncate"))
+
+
+def test_a_table_that_follows_can_be_verified_repaired_and_restored(workspace: Workspace) -> None:
+    filled(workspace, 900)
+    name = workspace.full_name("orders")
+    followed(workspace, news(3))
+    n = state(workspace).n
+    assert workspace.verified("orders")["ok"]
+    workspace.execute("UPDATE orders SET note = 'quiet' WHERE id = 5")
+    assert workspace.verified("orders", repair=True)["ok"]
+    followed(workspace, news(6, "lost"))
+    assert state(workspace).followed_to == stands(6)
+    workspace.pipeline.watermark_restore(name, commit=n)
+    assert state(workspace).followed_to == stands(3)
+    history = workspace.pipeline.watermark_history(name).commits
+    assert [row.binlog for row in history][:2] == ["binlog.000001:3000", "binlog.000001:6000"]
+    shown = workspace.pipeline.watermark_get(name)
+    assert (shown.log_place, shown.last_mysql_data_timestamp) == (
+        "binlog.000001:3000",
+        "2025-08-14T16:03:00.000000",
+    )
+    assert refused(lambda: workspace.pipeline.watermark_set(name, timestamp="2025-01-01")).code == 2
 
 
 def test_without_a_log_nothing_is_read(workspace: Workspace) -> None:
