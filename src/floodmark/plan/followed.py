@@ -10,12 +10,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from floodmark.config.load import TableOptions
 from floodmark.log.fold import State
 from floodmark.log.following import Unfollowed
 from floodmark.model.changes import FollowedTo, Reconcile
 from floodmark.model.position import Position
 from floodmark.model.run import Lag
-from floodmark.model.table import Table
+from floodmark.model.table import Recipe, Table
 from floodmark.model.times import parse_moment
 
 
@@ -74,6 +75,36 @@ def followed_plan(state: State, table: Table, news: TableNews) -> FollowStep:
     if pending.reconcile:
         return FollowStep("reconcile", news.newest, why=pending.reconcile)
     return FollowStep("changes", pending.upto, files=pending.files)
+
+
+def untouched(state: State, options: TableOptions, news: TableNews) -> bool:
+    """Whether nothing need be asked of the source: the log has no change, and the table is configured as it was read.
+
+    A key that is no longer configured counts as the same; the next change of the table tells.
+    """
+    table = state.table
+    if table is None or state.followed_to is None or news.pending is not None:
+        return False
+    if state.window is not None or state.extraction.reread is not None or table.lineage.owes:
+        return False
+    recipe, read = table.recipe, {column.name.lower() for column in table.columns}
+    left_out = {name.lower() for name, _ in table.source.layout} - read
+    asked = Recipe(
+        recipe.key if options.key is None else options.key,
+        recipe.cursor,
+        options.mode or recipe.mode,
+        (options.target or table.source.table).lower(),
+        options.where,
+        zero_dates=options.zero_dates,
+        overflow=options.overflow,
+        holds=options.holds or recipe.holds,
+        dist_key=options.dist_key,
+        sort_key=options.sort_key,
+        renames=tuple(options.renames.items()),
+        deletes=options.deletes,
+        changes="binlog" if options.changes == "binlog" else None,
+    )
+    return asked == recipe and left_out == {name.lower() for name in options.exclude}
 
 
 def followed_lag(stands: FollowedTo | None, news: TableNews) -> Lag | None:

@@ -32,14 +32,14 @@ from floodmark.model.lineage import column_changes
 from floodmark.model.notes import sentence
 from floodmark.model.policies import changed_values
 from floodmark.model.results import Watermark
-from floodmark.model.run import EXTRACT, LOAD, Stage, SyncOptions, TableReport, Wait
+from floodmark.model.run import EXTRACT, LOAD, Lag, Stage, SyncOptions, TableReport, Wait
 from floodmark.model.table import Table
 from floodmark.model.text import counted, duration, size
 from floodmark.model.times import parse_moment, stamp
 from floodmark.model.window import Intent
 from floodmark.plan import takeover as legacy
 from floodmark.plan.decide import TablePlan, check_begun, load_as, reason
-from floodmark.plan.followed import FollowStep, followed_lag
+from floodmark.plan.followed import FollowStep, TableNews, followed_lag, untouched
 from floodmark.plan.lag import measured
 from floodmark.source.describe import discover_with_notes
 from floodmark.source.read import bounded, check_lengths
@@ -141,6 +141,10 @@ def extract(run: TableRun) -> TablePlan | None:
     request = run.asked.after(rows) if rows else run.asked  # some were extracted at the first attempt
     if request.most == 0:
         return None
+    news, looks = run.news, request.since is not None or request.dry_run
+    if news is not None and not looks and untouched(run.state, run.options, news):
+        _leave_alone(run, news)
+        return None
     for _ in range(3):  # first a window left open and rows to read again, then what has arrived since
         plan = decide_and_claim(run.held.log, run.state, partial(_planned, run, request))
         if plan is None or plan.empty:
@@ -153,6 +157,18 @@ def extract(run: TableRun) -> TablePlan | None:
         if not (plan.resumed or (plan.passes and plan.steps)) or request.most is not None:
             break
     return None
+
+
+def _leave_alone(run: TableRun, news: TableNews) -> None:
+    """Nothing is asked of the source about a table that nobody has touched, and nothing is committed."""
+    began = time.time() if news.until is None else news.until
+    run.account(events.LagMeasured(run.name, Lag(seconds=0.0)))
+    run.account(
+        events.Planned(
+            run.name, run.state.extraction.strategy or "", True, 0, 0, 0.0, None, False, (),
+            "the binary log has no change of the table", (), began, stamp(),
+        )
+    )  # fmt: skip
 
 
 def _step(run: TableRun, table: Table, step: FollowStep) -> None:

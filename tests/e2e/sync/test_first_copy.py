@@ -103,7 +103,8 @@ def test_a_copy_that_was_killed_loses_nothing_and_reads_nothing_twice(workspace:
     command = [sys.executable, "-m", "tests.support.following", str(workspace.file), name, "3"]
     process = subprocess.Popen(command, cwd=Path(__file__).parents[3], start_new_session=True)
     try:
-        until(lambda: batches(workspace), seconds=120)
+        until(lambda: batches(workspace) or process.poll() is not None, seconds=300)
+        assert process.poll() is None, "it waits for the lock"
         os.killpg(process.pid, signal.SIGKILL)
         process.wait(20)
     finally:
@@ -132,6 +133,15 @@ def test_an_empty_table_has_a_target_and_stands_where_the_log_was(workspace: Wor
     assert followed(workspace, news(2))["rows_extracted"] == 0
     assert state(workspace).followed_to == stands(2)
     assert workspace.query("SELECT count(*) FROM orders") == [(0,)]
+
+
+def test_a_table_that_nobody_touched_is_not_even_described(workspace: Workspace) -> None:
+    filled(workspace, 100)
+    followed(workspace, news(2))
+    workspace.execute("ALTER TABLE orders DROP PRIMARY KEY")  # would be refused
+    report = followed(workspace, news(4))
+    assert (report["commits"], report["lag_after"]) == ([], {"seconds": 0.0})
+    assert refused(lambda: followed(workspace, news(5, files=("a",)))).code == 6
 
 
 def test_a_table_without_a_key_is_read_whole_only_after_a_change(workspace: Workspace) -> None:

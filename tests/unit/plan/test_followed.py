@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
 
+from floodmark.config.load import TableOptions
 from floodmark.log.fold import Progress, State
 from floodmark.model.changes import Reconcile
 from floodmark.model.run import Lag
 from floodmark.model.window import Window
-from floodmark.plan.followed import FollowStep, followed_lag, followed_plan, said_why
+from floodmark.plan.followed import FollowStep, followed_lag, followed_plan, said_why, untouched
 from tests.support.described import changed
 from tests.support.following import news, stands
 from tests.support.samples import TABLE, at
@@ -92,3 +93,19 @@ def test_each_step_says_up_to_where_the_log_was_read() -> None:
     assert FollowStep("changes", stands(4), files=("a",)).as_json() == {
         "step": "changes", "upto": {"commit": 4, "position": "binlog.000001:4000"}, "key_files": 1, "because": [],
     }  # fmt: skip
+
+
+def test_an_idle_table_is_left_alone_until_its_options_change() -> None:
+    options = TableOptions(changes="binlog", deletes="hard")
+    table = changed(BY_KEY, deletes="hard")
+    state = replace(after(followed_to=stands(3)), table=table)
+    assert untouched(state, options, news(9))
+    assert not untouched(state, options, news(9, files=("a",)))
+    assert not untouched(replace(state, progress=Progress()), options, news(9)), "it was never copied"
+    assert not untouched(replace(state, table=changed(table, owed=("id",))), options, news(9))
+    others: list[dict[str, Any]] = [
+        {"where": "id > 1"}, {"exclude": ("note",)}, {"target": "other"}, {"deletes": "soft"}, {"mode": "full"},
+        {"zero_dates": "null"}, {"key": ("update_at",)}, {"changes": "cursor"}, {"renames": {"a": "b"}},
+    ]  # fmt: skip
+    for other in others:
+        assert not untouched(state, replace(options, **other), news(9)), other
