@@ -175,8 +175,10 @@ def _step(run: TableRun, table: Table, step: FollowStep) -> None:
     """What a table that follows the source's log does besides being copied."""
     if step.do == "reconcile":
         reconcile(run, table, step)
-    else:
+    elif step.files:
         raise NotImplementedError("reading the keys that the source's log names")
+    else:
+        append(run, run.held.draft(Batch, schema=table.fingerprint, followed_to=step.followed_to))
 
 
 def _create_target(run: TableRun, plan: TablePlan) -> None:
