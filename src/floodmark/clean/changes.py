@@ -7,12 +7,12 @@ what no commit names, and is not ours, never will be named.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 
 from floodmark.clean.choose import Facts, Removal, Selection, Staged, StoredObject, choose
-from floodmark.clean.remove import SLACK, Cleaning, listed, remove
+from floodmark.clean.remove import SLACK, Cleaning, documents, listed, remove
 from floodmark.log.claim import HeldTable
 from floodmark.log.fold import State, within
 from floodmark.log.following import followed_by_all, wanted_files
@@ -31,15 +31,17 @@ def due(state: State, followed: Mapping[str, FollowedTo | None], now: datetime) 
     return upto if touched and not within(state.data.cleaned, touched) else None
 
 
-def removable(state: State, commits: Iterable[tuple[Commit, str]], upto: int, now: datetime) -> Removal:
-    """The key files up to a commit that nobody needs; `commits`: all that no clean has named, also later ones."""
+def removable(
+    state: State, commits: Iterable[tuple[Commit, str]], upto: int, now: datetime, lost: Sequence[int] = ()
+) -> Removal:
+    """The key files up to a commit that nobody needs; `commits`: all that no clean has named, also later ones, but the lost."""
     found = [(c, digest) for c, digest in commits if isinstance(c, Changes)]
     wanted = wanted_files(state, found, upto)
     old = tuple((c, digest) for c, digest in found if c.n <= upto)
     free = [c for c, _ in old if wanted.isdisjoint(f.path for f in c.files)]
     objects = {f.path: StoredObject(f.bytes, c.at) for c in free for f in c.files}
     followed = {(c.n, digest): c.at for c, digest in old}
-    return choose(Facts(state, old, objects, followed, upto=upto), Selection(), now)
+    return choose(Facts(state, old, objects, followed, tuple(lost), upto=upto), Selection(), now)
 
 
 def clean_changes(
@@ -50,9 +52,12 @@ def clean_changes(
     if (upto := due(state, followed, now)) is None:
         return None
     cleaned = state.data.cleaned
-    left = [n for n in range(1, state.n + 1) if not within(cleaned, n)]
-    commits = tuple(held.log.made(left))
-    removal = removable(state, commits, upto, now)
+    found = documents(held.log, [n for n in range(1, state.n + 1) if not within(cleaned, n)])
+    commits = [(c, digest) for _, c, digest in found if c is not None]
+    lost = [n for n, c, _ in found if c is None]
+    if max(lost, default=0) > upto:  # it may name files of an earlier commit
+        return None
+    removal = removable(state, commits, upto, now, lost)
     if removal.empty:
         return None
     held.append(held.draft(Clean, clean=removal.clean))
@@ -61,7 +66,7 @@ def clean_changes(
     orphans = (
         Staged(path, each.bytes, each.modified, "orphan")
         for path, each in listed(held.log.store, SOURCE_LOG).items()
-        if path not in named and f"/{held.run}/" not in path
+        if path not in named and f"/{held.run}/" not in path and not lost
     )
     outcome = Cleaning(SOURCE_LOG, replace(removal, files=(*removal.files, *orphans)))
     remove(held.log.store, outcome)

@@ -77,8 +77,7 @@ def unfollowed(
 ) -> dict[str, Unfollowed]:
     """What these tables have not followed, without those that have followed everything; `commits`: see `to_read`."""
     upto = here(state)
-    if upto is None:
-        return {}
+    assert upto is not None, "the source's log must have begun before a table follows it"
     starts = {name: n for name, place in followed.items() if (n := unread(state, name, place)) is not None}
     # Dictionaries, as sets that keep their order.
     files: dict[str, dict[str, None]] = {name: {} for name in starts}

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
 
 from floodmark.host.retry import Retries
 from floodmark.log.changes import with_late_tables
@@ -132,18 +134,27 @@ def listen(
 
 
 def descriptions(log: Log, state: State, names: Collection[str]) -> dict[str, KeyDescription]:
-    """How these tables' row events are decoded, as of the state's place; a table that is not listened for is left out."""
+    """How these tables' row events are decoded, as of the state's place.
+
+    Left out are tables that nobody listens for, and those whose description is lost: they must be described anew, and reconciled.
+    """
     tables = state.source.tables if state.source is not None else {}
     where = {name: tables[name].described for name in names if name in tables}
-    return {
-        one.name: one
-        for commit, _ in log.made(sorted({*where.values()}))
-        if isinstance(commit, Changes)
-        for one in commit.described
-        if where.get(one.name) == commit.n
-    }
+    found: dict[str, KeyDescription] = {}
+    for n in sorted({*where.values()}):
+        with suppress(Damaged):
+            for commit, _ in log.made([n]):
+                described = commit.described if isinstance(commit, Changes) else ()
+                found |= {one.name: one for one in described if where.get(one.name) == n}
+    return found
 
 
 def waiting(log: Log, state: State, followed: Mapping[str, FollowedTo | None]) -> dict[str, Unfollowed]:
     """What these tables have not followed of the log, without those that have followed everything."""
-    return unfollowed(state, followed, log.made(to_read(state, followed)))
+    try:
+        return unfollowed(state, followed, log.made(to_read(state, followed)))
+    except Damaged:  # a commit is lost for good
+        return {
+            name: replace(each, reconcile=(*each.reconcile, "lost"))
+            for name, each in unfollowed(state, followed, ()).items()
+        }

@@ -390,6 +390,16 @@ def test_a_table_that_followed_a_lost_log_to_before_the_new_one_is_reconciled(st
         assert waiting(held.log, held.state, {ORDERS: place})[ORDERS].reconcile == ("lost",)
 
 
+def test_a_new_log_tells_nothing_of_a_table_that_it_listened_for_only_later(store: Store) -> None:
+    held = opened(store, ORDERS)
+    there = here(held.state)
+    assert there is not None
+    touch(held, ORDERS, upto=200)
+    source_log.listen(held, [described(ITEMS)])
+    place = replace(there, log="lost")
+    assert (unread(held.state, ORDERS, place), unread(held.state, ITEMS, place)) == (-1, "lost")
+
+
 def test_a_damaged_log_that_a_live_run_holds_is_left_alone(store: Store) -> None:
     held = opened(store, ORDERS)
     for item in [*store.list("changes/commits/"), *store.list("changes/watermark/")]:
