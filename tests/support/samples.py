@@ -46,7 +46,9 @@ def files(*rows: int, prefix: str = "f") -> tuple[DataFile, ...]:
     )
 
 
-def window(name: str, low: Position | None, edges: Iterable[Position], high: Position, **more: Any) -> Window:
+def window(
+    name: str, low: Position | None, edges: Iterable[Position], high: Position | None, **more: Any
+) -> Window:
     """A window, cut along the cursor by default."""
     return replace(Window(name, low, high, "cursor", tuple(edges), 1000.0), **more)
 

@@ -16,8 +16,8 @@ from floodmark.clean.remove import SLACK, Cleaning, documents, listed, remove
 from floodmark.log.claim import HeldTable
 from floodmark.log.fold import State, within
 from floodmark.log.following import followed_by_all, wanted_files
-from floodmark.model.changes import SOURCE_LOG
-from floodmark.model.commit import Changes, Clean, Commit, FollowedTo, files_of
+from floodmark.model.changes import SOURCE_LOG, FollowedTo
+from floodmark.model.commit import Changes, Clean, Commit, files_of
 from floodmark.model.times import ago, parse_moment
 
 

@@ -20,8 +20,10 @@ LEAST_NAME = 12  # columns for tables' names; with fewer, each table has lines o
 
 
 def position(mark: Watermark) -> str | None:
-    """`2025-08-14 15:30:22 (id 1250000)`; None before the first row."""
+    """`2025-08-14 15:30:22 (id 1250000)` or `2025-08-14 15:30:22 (binlog.000042:1234)`; None before the first row."""
     at, ids = mark.last_mysql_data_timestamp, mark.last_mysql_data_id
+    if mark.log_place is not None:
+        return f"{place([at])} ({mark.log_place})" if at else mark.log_place
     return place([at, *ids] if at else ids) if at or ids else None
 
 

@@ -52,10 +52,10 @@ def plan(settings: Settings, tables: tuple[str, ...], all_tables: bool) -> int:
 def plan_lines(report: Preview) -> list[str]:
     """What the next sync of a table would do."""
     shown, plan, table = report.result, report.plan, report.plan.table
-    order = f"by ({', '.join(table.order)})" if table.order else "in full"
-    lines = [
-        f"{table.name} → {table.target}   {table.mode}, read {order}, key ({', '.join(table.key) or 'none'})"
-    ]
+    order = f"read by ({', '.join(table.order)})" if table.order else "read in full"
+    if table.recipe.changes:
+        order = "follows the binary log" if table.follows else "read in full after a change in the binary log"
+    lines = [f"{table.name} → {table.target}   {table.mode}, {order}, key ({', '.join(table.key) or 'none'})"]
     if plan.empty:
         lines.append("  Nothing to read yet: all rows wait" if plan.waits else "  Nothing to do")
     if (window := shown.window) is not None:
@@ -65,6 +65,8 @@ def plan_lines(report: Preview) -> list[str]:
         lines.append(f"  Window    {low}, up to {high}{' (resumed)' if window['resumed'] else ''}")
         lines.append(f"  Slices    {window['slices']} by {window['by']}, {shown.strategy}")
         lines.append(f"  Because   {shown.reason}")
+    elif plan.step is not None:
+        lines.append(f"  Step      {shown.reason}")
     lines += [f"  Changed   {change}" for change in plan.recipe]
     lines += [f"  Rereads   {counted(again.rows, 'row')} ({again.kind})" for again in shown.read_again]
     if not plan.empty:

@@ -348,8 +348,15 @@ def watermark_lines(
 
 def _data_entries(mark: Watermark) -> list[str]:
     """How far the data goes: the cursor's time, the key, or what the table has instead."""
+    if mark.whole and mark.log_place is not None:
+        return [
+            _entry("Mode", "full: a sync reads the whole table after a change"),
+            _entry("Binary log", f"followed up to {position(mark)}"),
+        ]
     if mark.whole:
         return [_entry("Mode", "full: every sync reads the whole table")]
+    if mark.log_place is not None:
+        return [_entry("Binary log", f"followed up to {position(mark)}")]
     at, ids = data_time(mark.last_mysql_data_timestamp), ", ".join(map(str, mark.last_mysql_data_id))
     nothing = "none: the table had no rows" if mark.no_rows else "none yet"
     lines = [_entry("Last data timestamp", at or nothing)] if at or not ids else []
@@ -408,8 +415,9 @@ def next_start(mark: Watermark) -> str:
 
 def _next(mark: Watermark) -> str:
     if mark.whole:
-        return "the first row: every sync reads the whole table"
-    return (position(mark) or next_start(mark)) + (" (set by hand)" if mark.manual else "")
+        when = "every sync reads the whole table" if mark.log_place is None else "after a change"
+        return f"the first row: {when}"
+    return mark.log_place or (position(mark) or next_start(mark)) + (" (set by hand)" if mark.manual else "")
 
 
 def reset_lines(mark: Watermark, stages: str, load_only: bool = False) -> list[str]:

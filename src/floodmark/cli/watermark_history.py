@@ -181,7 +181,7 @@ def _commit(commit: results.CommitRow, apart: bool) -> tuple[str, ...]:
     return (
         str(commit.n), commit.kind + (f" ({what})" if what else ""), clock(commit.at) or "", commit.run or "",
         count(commit.rows or 0) if data else "", count(commit.files or 0) if data else "",
-        spelled(commit.position, apart) if commit.position else "",
+        spelled(commit.position, apart) if commit.position else commit.binlog or "",
     )  # fmt: skip
 
 

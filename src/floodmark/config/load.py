@@ -70,6 +70,8 @@ Duration = Annotated[
 Behind = Annotated[Duration, Field(ge=1, allow_inf_nan=False)]
 # `zero_dates: null` is a policy, not a missing value.
 NullIsText = BeforeValidator(lambda value: "null" if value is None else value)
+# Options that only a cursor gives a meaning. Where a more specific entry says `changes: binlog`, they don't apply.
+BY_CURSOR = ("cursor", "start")
 AlertKind = Literal["failed", "behind", "differs", "schema", "recovered"]
 
 
@@ -287,6 +289,7 @@ class AlertSpec:
 class TableKeys:
     """What a file may say about a table, or about all of them in `defaults`."""
 
+    changes: Literal["cursor", "binlog"] = "cursor"
     cursor: Text | None = None
     cursor_timezone: Annotated[str, AfterValidator(values.zone)] = "server"
     key: Annotated[Columns, Field(min_length=1)] | None = None
@@ -317,7 +320,19 @@ class TableKeys:
     def _needed(self) -> TableKeys:
         if set(self.exclude) & {self.cursor, *(self.key or ())}:
             raise ValueError("exclude lists the key or the cursor, which are always read")
+        if (conflict := self.conflict) is not None:
+            raise ValueError(f"{conflict}; remove one of them")
         return self
+
+    @property
+    def conflict(self) -> str | None:
+        """What can't be combined with following the binary log."""
+        if self.changes != "binlog":
+            return None
+        if self.mode == "append":
+            return "changes: binlog merges rows by key, and mode: append does not"
+        given = next((name for name in BY_CURSOR if getattr(self, name) is not None), None)
+        return None if given is None else f"changes: binlog reads no cursor, so {given} means nothing"
 
 
 @dataclass(frozen=True)
@@ -369,11 +384,14 @@ class Config:
     def options(self, table: str) -> TableOptions:
         """The options of a table; later patterns in the file override earlier ones, an exact name all of them."""
         name = _qualified(table, self.source.database)
-        merged = dict(self.defaults)
-        for pattern, entry in self.entries.items():
-            if pattern != name and fnmatchcase(name, pattern):
-                merged.update(entry)
-        merged.update(self.entries.get(name, {}))
+        fitting = (e for p, e in self.entries.items() if p != name and fnmatchcase(name, p))
+        merged = dict[str, Any]()
+        for entry in (self.defaults, *fitting, self.entries.get(name, {})):
+            if entry.get("changes") == "binlog":
+                merged = {key: value for key, value in merged.items() if key not in BY_CURSOR}
+            merged.update(entry)
+        if merged.get("changes") == "binlog":
+            merged.setdefault("deletes", "hard")
         older = merged.get("start", OLDER_START)
         return TableOptions(**merged, holds=self.warehouse.can.holds, older_start=older)
 

@@ -42,6 +42,7 @@ class SourceState:
     prepared: tuple[OpenXa, ...] = ()
     reconcile: int = -1  # the last commit after which every table must be
     cleaned_at: str | None = None
+    last_commit: float | None = None  # UTC, of the newest transaction that was read
     tables: Mapping[str, Listening] = field(default_factory=dict)
 
 
@@ -94,6 +95,7 @@ def source_after(before: SourceState | None, commit: Changes) -> SourceState:
         prepared=tuple(OpenXa(earlier.get(xa.xid, n), xa) for xa in read.prepared),
         reconcile=n if read.reconcile else before.reconcile if before is not None else -1,
         cleaned_at=before.cleaned_at if before is not None else commit.at,
+        last_commit=read.last_commit or (before.last_commit if before is not None else None),
         tables=tables,
     )
 

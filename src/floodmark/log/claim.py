@@ -63,7 +63,7 @@ def claim(
     """
     killed = _killed(state, refuse_if_held(log, state, run), run)
     if table is not None:
-        table = with_lineage(state.table, table, from_start=state.read_upto is None)
+        table = with_lineage(state.table, table, from_start=not state.has_read)
     try:
         if state.n < 0:
             state = log.append(state, draft(state, Open, run))
@@ -170,7 +170,7 @@ class HeldTable:
         def take(state: State) -> None:
             now = table
             if now is not None:
-                now = with_lineage(state.table, now, from_start=state.read_upto is None, known=known)
+                now = with_lineage(state.table, now, from_start=not state.has_read, known=known)
             if self.lease is None or now not in (None, state.table):
                 self.claim(Intent(purpose, now))
 

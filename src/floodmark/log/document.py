@@ -182,6 +182,8 @@ def document(
         body["last_error_time"] = last_error.at
     if state.retired:
         body["retired"] = True
+    if (stands := state.followed_to) is not None:
+        body["binlog"] = {**stands.place._asdict(), "gtid": stands.gtid}
     return body
 
 
@@ -209,8 +211,13 @@ def _nothing_to_load(state: State) -> bool:
 
 
 def data_position(state: State) -> tuple[str | None, list[Value] | None]:
-    """The position as the document shows it: the cursor's time, and the key's values if all are known."""
+    """The position as the document shows it: the cursor's time, and the key's values if all are known.
+
+    Of a table that follows the binary log, the time (UTC) at which the last transaction was committed.
+    """
     position, table = state.position, state.table
+    if state.followed_to is not None and state.followed_to.at is not None:
+        return data_timestamp(state.followed_to.at.removesuffix("Z")), None
     if not position:
         return None, None
     if table is None or table.cursor is None:  # set by hand before the table was ever read

@@ -16,7 +16,7 @@ from typing import Annotated, NamedTuple
 from pydantic import Field
 
 from floodmark.log.changes import SourceState, contradiction, source_after
-from floodmark.model.changes import SOURCE_LOG
+from floodmark.model.changes import SOURCE_LOG, FollowedTo
 from floodmark.model.commit import (
     Batch,
     Changes,
@@ -24,7 +24,6 @@ from floodmark.model.commit import (
     Clean,
     Commit,
     Deletes,
-    FollowedTo,
     GivenUp,
     LoadAs,
     Open,
@@ -278,6 +277,23 @@ class State(Flat):
         return self.data.load_epoch
 
     @property
+    def followed_to(self) -> FollowedTo | None:
+        return self.progress.followed_to
+
+    @property
+    def follows_from(self) -> FollowedTo | None:
+        """From where on the table needs the source's log: where it stands, or the copy that is left open was begun."""
+        return self.followed_to or (self.window.followed_to if self.window is not None else None)
+
+    @property
+    def has_read(self) -> bool:
+        """Whether rows may have been read since the last reset, not counting full snapshots."""
+        if self.table is not None and self.table.mode == "full":
+            return self.read_upto is not None
+        copying = bool(self.progress.done) and self.window is not None and self.window.followed_to is not None
+        return self.read_upto is not None or self.followed_to is not None or copying
+
+    @property
     def read_upto(self) -> Position | None:
         """The highest position whose rows may have been read; None: no rows were, or only full snapshots."""
         left = self.window if self.progress.done and self.window and self.window.by != "snapshot" else None
@@ -398,7 +414,7 @@ def _claim(state: State, commit: Claim) -> State:
         strategy=commit.strategy or state.extraction.strategy,
         origin=commit.origin or state.extraction.origin,
     )
-    progress = replace(_followed(state, commit), zone=commit.zone or state.progress.zone)
+    progress = replace(state.progress, zone=commit.zone or state.progress.zone)
     state = replace(state, claim=claim, retired=retired, extraction=extraction, progress=progress)
     if commit.table is not None:
         if state.table is not None and state.table.recipe.where != commit.table.recipe.where:
@@ -419,25 +435,20 @@ def _claim(state: State, commit: Claim) -> State:
         progress = replace(progress, began=commit.window.low)
     if progress.window is None or commit.window.id != progress.window.id:
         progress = replace(progress, window=commit.window, done=commit.window.done)
+        if commit.window.followed_to is not None:
+            # A copy finds no row that was deleted before it began: a search for deletes follows it.
+            state = replace(state, extraction=replace(state.extraction, deletes_at=None))
     elif commit.window != progress.window:
         raise _broken(commit, f"changes the open window {progress.window.id}")
     return replace(state, progress=progress)
 
 
 def restarted_by(state: State, table: Table) -> State:
-    """The state after a switch from full mode to a cursor: the old position no longer means anything."""
+    """The state after a switch from full mode: the old position no longer means anything."""
     if state.table is None or state.table.mode != "full" or table.mode == "full":
         return state
     fresh = Progress(zone=state.progress.zone, moved_at=state.progress.moved_at)
     return replace(state, progress=fresh, extraction=replace(state.extraction, reread=None))
-
-
-def _followed(state: State, commit: Claim | Batch | Deletes) -> Progress:
-    """The progress with what a commit says of the source's log, which a table never follows backwards."""
-    before, now = state.progress.followed_to, commit.followed_to
-    if before is not None and now is not None and before.log == now.log and now.n < before.n:
-        raise _broken(commit, f"follows the source's log to {now.n}, but it was followed to {before.n}")
-    return replace(state.progress, followed_to=now or before)
 
 
 def _changes(state: State, commit: Changes) -> State:
@@ -455,8 +466,8 @@ def _changes(state: State, commit: Changes) -> State:
 
 
 def _data(state: State, commit: WithFiles, digest: str) -> State:
-    if isinstance(commit, Batch | Deletes):
-        state = replace(state, progress=_followed(state, commit))
+    if isinstance(commit, Batch | Deletes) and commit.followed_to is not None:
+        state = replace(state, progress=_stands(commit, state.progress, commit.followed_to))
     if isinstance(commit, Batch):
         state = _batch(state, commit)
     elif not (isinstance(commit, Deletes) and commit.purpose == "where"):
@@ -492,6 +503,19 @@ def _batch(state: State, commit: Batch) -> State:
     return replace(state, progress=progress, extraction=replace(extraction, last_extraction_time=commit.at))
 
 
+def _stands(commit: Commit, progress: Progress, now: FollowedTo) -> Progress:
+    """The progress of a table that has followed the source's log so far; a position that it had means nothing any more.
+
+    A table never follows a log backwards.
+    """
+    before = progress.followed_to
+    if before is not None and before.log == now.log and now.n < before.n:
+        raise _broken(commit, f"follows the source's log to {now.n}, but it was followed to {before.n}")
+    if progress.position is None:
+        return replace(progress, started=True, followed_to=now)
+    return Progress(started=True, moved_at=progress.moved_at, followed_to=now)
+
+
 def data_commit(commit: Commit, digest: str, described: int) -> DataCommit | None:
     """What a commit has to load, or None.
 
@@ -521,12 +545,14 @@ def _mark(progress: Progress, commit: Batch) -> Progress:
     progress = replace(progress, started=True, manual=False, manual_timestamp=None)
     closed = replace(progress, window=None, done=(), bound=window.bound, ahead=window.ahead)
     if window.by == "snapshot":
-        return closed
+        return replace(closed, followed_to=window.followed_to)
     done = {*progress.done, *commit.slices}
     if len(done) != len(progress.done) + len(commit.slices):
         raise _broken(commit, f"commits a slice of window {window.id} a second time")
     if any(i < 0 or i >= window.slices for i in done):
         raise _broken(commit, f"has a slice that window {window.id} does not have")
+    if len(done) == window.slices and window.followed_to is not None:
+        return _stands(commit, closed, window.followed_to)
     if len(done) == window.slices:
         # The bound moves only now: until the window closes, rows before it may still have to be reread.
         return replace(closed, position=window.high)
@@ -584,8 +610,10 @@ def _clean(state: State, commit: Clean) -> State:
 
 def _moved(commit: Restore | Clean, zone: Zone | None, began: Position | None = None) -> Progress:
     """The progress from the position that a commit goes back to; None: from the start."""
-    started = commit.position is not None
-    return Progress(commit.position, started=started, began=began, zone=zone, moved_at=commit.at)
+    started = commit.position is not None or commit.followed_to is not None
+    return Progress(
+        commit.position, started, began, zone=zone, moved_at=commit.at, followed_to=commit.followed_to
+    )
 
 
 def _reset(state: State, commit: Reset) -> State:

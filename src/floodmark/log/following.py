@@ -9,11 +9,13 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
 from floodmark.log.changes import key_files
 from floodmark.log.fold import State, within
-from floodmark.model.changes import Reconcile, TableChanges
-from floodmark.model.commit import Changes, Commit, FollowedTo
+from floodmark.model.changes import FollowedTo, Reconcile, TableChanges
+from floodmark.model.commit import Changes, Commit
+from floodmark.model.times import stamp
 
 
 @dataclass(frozen=True)
@@ -29,7 +31,11 @@ def here(state: State) -> FollowedTo | None:
     """Where the source's log stands, as a table's commit names it; None before its first read."""
     if state.source is None:
         return None
-    return FollowedTo(state.log, state.n, state.digest, state.source.next_start, state.source.identity)
+    source = state.source
+    at = None if source.last_commit is None else stamp(datetime.fromtimestamp(source.last_commit, UTC))
+    return FollowedTo(
+        state.log, state.n, state.digest, source.next_start, source.identity, at, source.end.gtid
+    )
 
 
 def unread(state: State, name: str, followed: FollowedTo | None) -> int | Reconcile | None:

@@ -18,8 +18,15 @@ from floodmark.log.fold import Damaged, State
 from floodmark.log.following import Unfollowed, to_read, unfollowed
 from floodmark.log.lease import holds
 from floodmark.log.log import Log
-from floodmark.model.changes import SOURCE_LOG, FollowedChanges, KeyDescription, LogEnd, LogIdentity
-from floodmark.model.commit import Changes, DataFile, FollowedTo
+from floodmark.model.changes import (
+    SOURCE_LOG,
+    FollowedChanges,
+    FollowedTo,
+    KeyDescription,
+    LogEnd,
+    LogIdentity,
+)
+from floodmark.model.commit import Changes, DataFile
 from floodmark.model.errors import ConflictError, TransientError
 from floodmark.model.window import Intent
 from floodmark.store.store import Store

@@ -53,6 +53,19 @@ class LogEnd:
     held_back_by: tuple[str, ...] = ()  # who kept it from being later
 
 
+@dataclass(frozen=True)
+class FollowedTo:
+    """How far a table has followed the source's log of changes: it has everything up to there."""
+
+    log: str  # the id of the source's log
+    n: int  # its last commit of which everything has been followed
+    digest: str
+    place: LogPlace  # where that had read the binary log to: another log can go on there
+    identity: LogIdentity
+    at: str | None = None  # when the last transaction before that place was committed, as a commit's time
+    gtid: str | None = None  # the same place for another server
+
+
 class UnknownEvent(DataError):
     """The log has an event that this version does not know, so that what it says is not known either."""
 

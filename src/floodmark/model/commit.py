@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
 
-from floodmark.model.changes import FollowedChanges, KeyDescription, LogEnd, LogIdentity, LogPlace
+from floodmark.model.changes import FollowedChanges, FollowedTo, KeyDescription, LogEnd, LogIdentity
 from floodmark.model.json import Seconds, load
 from floodmark.model.origin import Origin
 from floodmark.model.position import Position
@@ -68,17 +68,6 @@ class Owner:
     boot: str
     pid: int
     started: str
-
-
-@dataclass(frozen=True)
-class FollowedTo:
-    """How far a table has followed the source's log of changes."""
-
-    log: str  # the id of the source's log
-    n: int  # its last commit of which everything has been followed
-    digest: str
-    place: LogPlace  # where that had read the binary log to: another log can go on there
-    identity: LogIdentity
 
 
 class GivenUp(NamedTuple):
@@ -159,9 +148,6 @@ class Claim(Commit):
     strategy: str | None = None
     zone: Zone | None = None  # the time zone of the cursors read under this claim
     origin: Origin | None = None  # the source read under this claim
-    followed_to: FollowedTo | None = (
-        None  # before the first row of a copy is read; or there was nothing to follow
-    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -197,7 +183,9 @@ class Batch(WithFiles):
     slices: tuple[int, ...] = ()
     overlap: str | None = None  # fingerprint of the reread overlap
     snapshot: SnapshotDigest | None = None  # None: no snapshot, or its rows were not hashed
-    followed_to: FollowedTo | None = None  # in the last commit of a pass
+    followed_to: FollowedTo | None = (
+        None  # where the table stands now: in the last commit of a pass over changes
+    )
 
     @property
     def beside(self) -> bool:
@@ -248,6 +236,7 @@ class Restore(Commit):
 
     kind: Literal["restore"] = "restore"
     position: Position | None = None
+    followed_to: FollowedTo | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -257,6 +246,7 @@ class Clean(Commit):
     kind: Literal["clean"] = "clean"
     clean: CleanedFiles | None = None
     position: Position | None = None  # where reading resumes, if the clean moves the position
+    followed_to: FollowedTo | None = None
 
 
 _ANY: Any = Annotated[

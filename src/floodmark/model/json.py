@@ -20,9 +20,8 @@ class Flat:
 
     PARTS: ClassVar[tuple[str, ...]]  # the names of the fields that are parts
     STORED: ClassVar[tuple[str, ...]]  # the keys of its JSON, in order
-    WHERE_USED: ClassVar[
-        tuple[str, ...]
-    ] = ()  # those that came later, and are written only if there is a value
+    # Keys that came later, and are written only if there is a value.
+    WHERE_USED: ClassVar[tuple[str, ...]] = ()
 
     @model_validator(mode="before")
     @classmethod

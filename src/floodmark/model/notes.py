@@ -17,6 +17,7 @@ Kind = Literal[
     "no_unique_index",  # for the configured key
     "no_key",  # so its cursor is useless
     "no_key_and_no_cursor",
+    "whole_if_changed",  # no key, but the binary log tells whether there is anything to read
     "no_cursor",
     "not_a_time",  # a column named like a cursor
     "likely_cursor",  # a column that could be the cursor if configured
@@ -181,6 +182,9 @@ _OTHERS: dict[Kind, Callable[[Note], str]] = {
     ),
     "no_key": lambda _: "the table has no key: every sync reads all of it (mode full)",
     "no_key_and_no_cursor": lambda _: "the table has no key: every sync reads all of it",
+    "whole_if_changed": lambda _: (
+        "the table has no key: a sync reads all of it once the binary log shows a change (mode full)"
+    ),
     "no_cursor": lambda _: (
         "no column shows which rows have changed: every sync reads the whole table (mode full)"
     ),

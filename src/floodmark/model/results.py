@@ -58,6 +58,7 @@ class Watermark(Result):
     redshift_status: str
     last_mysql_data_timestamp: str | None
     last_mysql_data_id: tuple[Any, ...]
+    binlog: dict[str, Any] | None
     mysql_rows_extracted: int
     mysql_rows_reread: int
     redshift_rows_loaded: int
@@ -110,8 +111,13 @@ class Watermark(Result):
     @property
     def no_rows(self) -> bool:
         """Whether a sync has looked at the table and found no row."""
-        position = self.last_mysql_data_timestamp or self.last_mysql_data_id
+        position = None if self.binlog else self.last_mysql_data_timestamp or self.last_mysql_data_id
         return self.mysql_status == "success" and not position and not self.mysql_rows_extracted
+
+    @property
+    def log_place(self) -> str | None:
+        """How far it has followed the binary log: `binlog.000042:1234`."""
+        return f"{self.binlog['file']}:{self.binlog['position']}" if self.binlog else None
 
 
 class SystemWatermark(Result):
@@ -234,6 +240,7 @@ class PlanResult(RowsResult):
     target: str | None
     mode: str | None
     key: tuple[str, ...]
+    changes: str | None
     cursor: str | None
     commit: int | None
     strategy: str | None
@@ -243,6 +250,7 @@ class PlanResult(RowsResult):
     files: int | None
     nothing_to_do: bool | None
     window: dict[str, Any] | None
+    follows: dict[str, Any] | None
     recipe: tuple[dict[str, Any], ...]
     read_again: tuple[RowsReadAgain, ...]
     start: str | None
@@ -335,6 +343,7 @@ class CommitRow(Result):
     rows: int | None
     files: int | None
     position: tuple[Any, ...]
+    binlog: str | None = None
     purpose: str | None = None
     stages: tuple[str, ...] = ()
     removed: int | None = None

@@ -109,6 +109,8 @@ class Recipe:
     deletes: Literal["ignore", "hard", "soft"] | None = None  # None: unknown
     # The unit of an integer cursor that holds Unix time.
     unix: Literal["s", "ms", "us", "ns"] | None = None
+    # What tells which rows have changed; None: the cursor, or nothing in mode full.
+    changes: Literal["binlog"] | None = None
 
 
 @dataclass(frozen=True)
@@ -136,6 +138,7 @@ class Table(Flat):
         "zero_dates", "overflow", "holds", "layout", "notes", "dist_key", "sort_key", "renames", "carried", "renamed",
         "dropped", "owed", "owed_parts", "deletes", "unix",
     )  # fmt: skip
+    WHERE_USED = ("changes",)
 
     source: SourceTable
     recipe: Recipe
@@ -168,8 +171,13 @@ class Table(Flat):
         return self.recipe.target
 
     @property
+    def follows(self) -> bool:
+        """Whether its rows are read by key, as the binary log names them. Without a key it is read whole (mode full)."""
+        return self.recipe.changes == "binlog" and self.mode != "full"
+
+    @property
     def order(self) -> tuple[str, ...]:
-        """The columns of a position: the cursor, then the rest of the key."""
+        """The columns of a position: the cursor, then the rest of the key. None if there is no cursor."""
         if self.cursor is None:
             return ()
         return (self.cursor, *(k for k in self.key if k != self.cursor))

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
+from pydantic import SerializerFunctionWrapHandler, model_serializer
+
+from floodmark.model.changes import FollowedTo
 from floodmark.model.json import Seconds
 from floodmark.model.origin import Origin
 from floodmark.model.position import Position, Value
@@ -14,20 +17,19 @@ from floodmark.model.zones import Zone
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from floodmark.model.commit import FollowedTo
-
 
 @dataclass(frozen=True)
 class Window:
     """The frozen interval (low, high] of positions, and the edges that divide it into slices.
 
     `by` is the order of the edges: the cursor's (positions) or the key's (key values). Slice i runs from
-    after edge i-1 up to edge i; the first slice starts and the last one ends with the window.
+    after edge i-1 up to edge i; the first slice starts and the last one ends with the window. The first copy of a table
+    that follows the source's log is a window by key without ends.
     """
 
     id: str
     low: Position | None
-    high: Position | None  # None only for snapshots
+    high: Position | None  # None only for snapshots and first copies by key
     by: Literal["cursor", "key", "snapshot"]
     edges: tuple[Position, ...] = ()
     bound: Seconds | None = None  # the moment (UTC, epoch seconds) before which the source had settled
@@ -36,10 +38,17 @@ class Window:
     done: tuple[int, ...] = ()
     ahead: Seconds | None = None  # the source's clock minus ours, in seconds, when the bound was taken
     whole: bool = False  # its rows are committed at once and replace everything in the target
+    # Where the table stands once all slices are committed: the source's log before the first row was read.
+    followed_to: FollowedTo | None = None
 
     @property
     def slices(self) -> int:
         return len(self.edges) + 1
+
+    @model_serializer(mode="wrap")
+    def _stored(self, plain: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        # `followed_to` came later: a claim from before is written as it was read.
+        return {k: v for k, v in plain(self).items() if k != "followed_to" or v is not None}
 
 
 @dataclass(frozen=True)
@@ -71,4 +80,3 @@ class Intent:
     strategy: str | None = None
     zone: Zone | None = None  # of the cursors, as they are read now
     origin: Origin | None = None  # the source being read
-    followed_to: FollowedTo | None = None  # how far the source's log of changes is followed

@@ -24,6 +24,7 @@ from floodmark.model.text import counted
 from floodmark.model.times import cursor_value, temporal
 from floodmark.model.window import Intent, Slice, Window
 from floodmark.plan.bound import Settled
+from floodmark.plan.followed import FollowStep, said_why
 from floodmark.plan.overlap import with_loose
 from floodmark.plan.recipe import RecipeChange
 
@@ -90,6 +91,7 @@ class TablePlan:
     source: SourceId = UNKNOWN_SOURCE  # the server and the table that the plan was made for
     recipe: tuple[RecipeChange, ...] = ()  # how the recipe has changed since rows were read
     asks: DataError | None = None  # of a dry run: the question that would stop it
+    step: FollowStep | None = None  # for a table that follows the source's log, or did
 
     def complete_at(self, began: float) -> float | None:
         """Everything committed before this moment is read by this plan, made from `began` on; None if unknown.
@@ -115,7 +117,12 @@ class TablePlan:
 
     @property
     def empty(self) -> bool:
-        return not self.passes
+        return not self.passes and not self.steps
+
+    @property
+    def steps(self) -> bool:
+        """Whether keys are to be read, or both sides compared; if there are passes, the next plan does it."""
+        return self.step is not None and self.step.do in ("changes", "reconcile")
 
     @property
     def gives_way(self) -> bool:
@@ -210,6 +217,8 @@ def strategy_of(request: SyncOptions, pieces: int) -> Strategy:
 def reason(request: SyncOptions, plan: TablePlan) -> str:
     """Why the window is read the way it is, in a few words."""
     window, table = plan.window, plan.table
+    if plan.step is not None and (table.follows or plan.step.do != "copy"):
+        return said_why(plan.step)
     if plan.gives_way:
         return "there is no row after the start, and the target's rows follow a different recipe"
     if window is None:

@@ -15,6 +15,7 @@ from floodmark.log.log import Log
 from floodmark.log.pipeline import Start
 from floodmark.model import log_lines
 from floodmark.model import zones as clock
+from floodmark.model.changes import FollowedTo
 from floodmark.model.errors import ConfigError, DataError
 from floodmark.model.notes import Note
 from floodmark.model.origin import SourceId
@@ -38,15 +39,16 @@ from floodmark.plan.decide import (
     start_position,
     strategy_of,
 )
-from floodmark.plan.origin import check_origin
+from floodmark.plan.followed import FollowStep, TableNews, followed_plan, said_why
+from floodmark.plan.origin import Known, check_origin
 from floodmark.plan.overlap import begins, by_application, clock_notes
-from floodmark.plan.reread import begins_whole, carrier, follow, follows_a_copy
+from floodmark.plan.reread import Upkeep, begins_whole, carrier, follow, follows_a_copy
 from floodmark.plan.wait import Source, clocked, settle
 from floodmark.source import one_moment, open_work, sql
 from floodmark.source import ranges as edges
 from floodmark.source.describe import Discovered
 from floodmark.source.errors import as_discovered
-from floodmark.source.identity import source_id
+from floodmark.source.identity import signs, source_id
 from floodmark.source.session import Session
 
 logger = logging.getLogger("floodmark")
@@ -64,6 +66,8 @@ def survey(
     request = _by_bytes(session, found.table, request)
     whole = begins_whole(state, found.table, request)
     columns = follow(session, found.table, state, options, request, log)
+    if columns.table.follows:
+        return _followed(source.of(table=columns.table), found, request, columns, whole)
     if columns.table.mode == "full":
         made = _snapshot(source, columns.table, request)
         about = (*found.notes, *made.about)
@@ -77,6 +81,8 @@ def survey(
     begin = start or Start(options.start, "`start` in the configuration")
     if whole and follows_a_copy(state):
         begin = Start(None, "the target holds a whole copy")
+    if state.followed_to is not None:
+        return replace(_by_a_cursor_again(source, request, columns), about=found.notes)
     first_time = state.position is None
     low = start_position(table, begin.timestamp) if first_time else state.position
     source = source.of(low=low)
@@ -283,6 +289,90 @@ def _since(source: Source, request: SyncOptions) -> TablePlan:
     return TablePlan(claim, again(table, pieces, outside=source.reading.outside))
 
 
+# ---------------------------------------------------------------- tables that follow the source's log
+
+
+def _followed(
+    source: Source, found: Discovered, request: SyncOptions, columns: Upkeep, whole: bool
+) -> TablePlan:
+    """The first copy along the key, whole or what is left of it; else what the log says comes next."""
+    session, table, state = source.session, source.table, source.reading.state
+    if request.since is not None:
+        raise ConfigError("--since needs a cursor; this table follows the binary log", table=table.name)
+    step = followed_plan(state, table, _news(source))
+    chosen, notes = Chosen(), [*columns.notes]
+    if step.do == "copy":
+        chosen = _copy(source, request, step.followed_to, whole)
+        notes.append(_said_whole(table, chosen.slices) if whole else f"First copy: {said_why(step)}.")
+    elif step.do == "resume" and state.window is not None:
+        left = decide.slices(state.window, state.progress.done)
+        finer = request.most is not None
+        chosen = _finer(source, state.window, request) if finer else Chosen(state.window, left, resumed=True)
+    outside = looks_outside(table, state) and not whole
+    beside = Again()
+    if columns.changed and not columns.slices and not chosen.slices:
+        beside = Again(carrier(session, table, None))
+    strategy = strategy_of(request, len(chosen.slices))
+    return TablePlan(
+        Intent("sync", table, chosen.window, columns.window, strategy),
+        passes(request, table, columns.slices, beside, chosen.slices, outside, whole),
+        resumed=chosen.resumed,
+        about=found.notes,
+        notes=tuple(notes),
+        bound=_news(source).until,
+        source=_source_id(source),
+        recipe=columns.recipe,
+        asks=columns.asks,
+        step=step,
+    )
+
+
+def _copy(source: Source, request: SyncOptions, followed: FollowedTo | None, whole: bool) -> Chosen:
+    """A window over the whole key; of a bounded run, its first rows. Every row that changes meanwhile is read again."""
+    session, table = source.session, source.table
+    rows = edges.table_rows(session, table)
+    # Without an index, each slice would be a scan of its own.
+    parts = decide.parts_of_the_key(request, rows) if table.source.key_index else 1
+    cuts = edges.split_key(session, edges.every_row(table), parts, request.slice_rows)
+    window = Window(token_hex(8), None, None, "key", cuts, rows=rows, whole=whole, followed_to=followed)
+    if request.most is not None:
+        return replace(_finer(source, window, request), resumed=False)
+    return Chosen(window, decide.slices(window))
+
+
+def _by_a_cursor_again(source: Source, request: SyncOptions, columns: Upkeep) -> TablePlan:
+    """A table that followed the log goes on from what is final now, once both sides are compared up to there.
+
+    Its own past gives no position: a row may have been committed since, with a cursor from long before.
+    """
+    session, table = source.session, source.table
+    settled = settle(source)
+    known = Known(signs(session, table, source.looks.trust(session)))
+    origin = known.with_witnesses(session, table, None, settled.high)
+    strategy = strategy_of(request, len(columns.slices))
+    return TablePlan(
+        Intent("sync", table, None, columns.window, strategy, settled.zone, origin),
+        passes(request, table, columns.slices, Again(), (), source.reading.outside, False),
+        notes=columns.notes,
+        held=settled.held,
+        source=known.source(source, reads=True),
+        recipe=columns.recipe,
+        asks=columns.asks,
+        step=FollowStep("reconcile", position=settled.high, why=("by binlog",)),
+    )
+
+
+def _news(source: Source) -> TableNews:
+    """What the source's log says of the table."""
+    if source.news is None:
+        raise ConfigError(
+            "the binary log was not read, so nothing tells what has changed",
+            hint=f"set tables.{source.table.name}.changes: cursor",
+            table=source.table.name,
+        )
+    return source.news
+
+
 def _snapshot(source: Source, table: Table, request: SyncOptions) -> TablePlan:
     if request.most is not None:
         raise ConfigError(
@@ -290,9 +380,14 @@ def _snapshot(source: Source, table: Table, request: SyncOptions) -> TablePlan:
         )
     if request.since is not None:
         raise ConfigError("--since needs a cursor; this table is read whole (mode full)")
-    session = source.session
+    session, step = source.session, None
+    if table.recipe.changes:
+        step = followed_plan(source.reading.state, table, _news(source))
+        if step.do == "nothing" and table == source.reading.state.table:
+            return TablePlan(Intent("sync", table), step=step, bound=_news(source).until)
     rows = edges.table_rows(session, table)
     window = Window(token_hex(8), None, None, "snapshot", (), open_work.now(session), rows)
+    window = replace(window, followed_to=_news(source).newest if step is not None else None)
     about: tuple[Note, ...] = ()
     pieces = decide.slices(window)
     if decide.shared(request, rows):
@@ -306,7 +401,7 @@ def _snapshot(source: Source, table: Table, request: SyncOptions) -> TablePlan:
             about = (Note("one_connection", obstacle=unfit),)
     claim = Intent("sync", table, window, strategy=strategy_of(request, len(pieces)))
     passes = (Pass("window", pieces, "replace"),)
-    return TablePlan(claim, passes, about=about, source=_source_id(source.of(table=table)))
+    return TablePlan(claim, passes, about=about, source=_source_id(source.of(table=table)), step=step)
 
 
 def _source_id(source: Source) -> SourceId:

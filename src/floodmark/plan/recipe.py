@@ -25,13 +25,28 @@ from floodmark.model.lineage import (
 from floodmark.model.table import Column, Table
 from floodmark.model.types import comparison
 
-Do = Literal["nothing", "reread", "refuse"]
+Do = Literal["nothing", "reread", "reconcile", "refuse"]
 Part = Literal[
-    "mode", "key", "cursor", "where", "columns", "order", "zero_dates", "overflow", "deletes", "target"
+    "mode",
+    "changes",
+    "key",
+    "cursor",
+    "where",
+    "columns",
+    "order",
+    "zero_dates",
+    "overflow",
+    "deletes",
+    "target",
 ]
 
 _INTEGERS = ("tinyint", "smallint", "mediumint", "int", "bigint")
-_DONE = {"nothing": "nothing to read again", "reread": "all rows are read again, once", "refuse": "refused"}
+_DONE = {
+    "nothing": "nothing to read again",
+    "reread": "all rows are read again, once",
+    "reconcile": "source and target are compared, and what differs is repaired",
+    "refuse": "refused",
+}
 
 
 @dataclass(frozen=True)
@@ -66,13 +81,15 @@ def changes(
     whichever target. `known`: rows read earlier, as they are now.
     """
     found = [*_target(before, now, reloads), *_deletes(before, now)]
+    # Without a cursor, whoever no longer follows the binary log has chosen to read the table whole.
+    full_by_choice |= before.follows and not now.recipe.changes
     if before.mode == now.mode == "full" or (now.mode == "full" and full_by_choice):
         found += [RecipeChange(c.part, "nothing", c.said) for c in _incremental(before, now)]
         if before.mode != "full":
             found.append(RecipeChange("mode", "nothing", f"mode changed from {before.mode} to full"))
         return tuple(found)
     if before.mode == "full":
-        said = f"{now.name} was read whole, and is now read by {now.cursor}"
+        said = f"{now.name} was read whole, and {_reads(now)}"
         return (*found, RecipeChange("mode", "reread", said))
     if now.mode == "full":
         return (*found, _cursor(before, now, chosen))
@@ -103,7 +120,7 @@ def unfit(before: Table | None, now: Table) -> FloodmarkError | None:
         return None
     if before.mode == "full":
         return DataError(
-            f"{now.name} was read whole so far; the next sync will read it by {now.cursor}",
+            f"{now.name} was read whole so far; it {_reads(now)} with the next sync",
             hint=f"run floodmark sync -t {now.name} first",
             table=now.name,
         )
@@ -151,7 +168,12 @@ def _incremental(
     key = tuple(current(k, since) for k in before.key)
     cursor = None if before.cursor is None else current(before.cursor, since)
     if now.mode != "full" and before.mode != "full":
-        if _other((cursor or "",), (now.cursor or "",)):
+        if before.follows != now.follows:
+            if before.mode == "append":
+                yield _mode(before, now)
+            said = f"{now.name} {_read(before)} so far, and {_reads(now)}"
+            yield RecipeChange("changes", "reconcile", said)
+        elif _other((cursor or "",), (now.cursor or "",)):
             yield _cursor(before, now, chosen)
         elif before.mode != now.mode:
             yield _mode(before, now)
@@ -168,10 +190,18 @@ def _incremental(
 
 def _cursor(before: Table, now: Table, chosen: bool) -> RecipeChange:
     is_ = f"by {now.cursor}" if now.cursor else "whole"
-    said = f"{now.name} was read by {before.cursor} so far, and would now be read {is_}"
+    said = f"{now.name} {_read(before)} so far, and would now be read {is_}"
     if chosen:
         return _refused("cursor", said, before)
     return _refused("cursor", f"{said}: its source has changed", before, "set `cursor` or `mode` for it")
+
+
+def _read(before: Table) -> str:
+    return "followed the binary log" if before.follows else f"was read by {before.cursor}"
+
+
+def _reads(now: Table) -> str:
+    return "now follows the binary log" if now.follows else f"is now read by {now.cursor}"
 
 
 def _mode(before: Table, now: Table) -> RecipeChange:

@@ -53,7 +53,7 @@ SEARCHED_BELOW = 100_000_000
 
 
 @dataclass(frozen=True)
-class Followed:
+class Upkeep:
     """A table with the history of its columns, and what has to be read again because of it."""
 
     table: Table
@@ -84,7 +84,7 @@ def changes(
         reloads=state.load_epoch > state.described or not state.has_data,
         known=known,
     )
-    if state.read_upto is not None or (state.window is not None and state.window.by != "snapshot"):
+    if state.has_read or (state.window is not None and state.window.by != "snapshot"):
         return found
     return tuple(c for c in found if c.part == "target" or (c.part, c.do) == ("mode", "reread"))
 
@@ -122,7 +122,7 @@ def question(
 def asked_about(before: Table, now: Table, found: Sequence[RecipeChange]) -> tuple[str, ...]:
     """The changes that have consequences."""
     columns = [str(change) for change in column_changes(before, now) if _shows(change, before, now)]
-    return (*columns, *(c.said for c in found if c.do == "reread" or c.part == "where"))
+    return (*columns, *(c.said for c in found if c.do in ("reread", "reconcile") or c.part == "where"))
 
 
 def _shows(change: ColumnChange, before: Table, now: Table) -> bool:
@@ -141,7 +141,7 @@ def begins_whole(state: State, table: Table, request: SyncOptions) -> bool:
     if state.window is not None and state.window.whole:
         whole = table.mode != "full"
     else:
-        loaded = _has_rows(state) and state.read_upto is None and state.window is None
+        loaded = _has_rows(state) and not state.has_read and state.window is None
         copied = table.mode != "full" and any(d.load_as == "replace" for d in state.data.commits[-1:])
         unlike = state.table is not None and recipe.begins_whole(state.table, table)
         whole = loaded and (copied or unlike)
@@ -169,17 +169,17 @@ def _has_rows(state: State) -> bool:
 
 def follow(
     session: Session, table: Table, state: State, options: TableOptions, request: SyncOptions, log: Log
-) -> Followed:
+) -> Upkeep:
     """The table with its columns' history; refuses a key or an order other than the one used so far."""
     before, upto = state.table, state.read_upto
     unseen = _check_excluded(session, table, state, options)
     if before is None:
-        return Followed(with_lineage(None, table))
+        return Upkeep(with_lineage(None, table))
     known = known_rows(session, before, table, state)
     found = changes(table, state, options, known)
     if (refused := recipe.refusal(found, table)) is not None:
         raise refused
-    now = with_lineage(before, table, from_start=upto is None, known=known)
+    now = with_lineage(before, table, from_start=not state.has_read, known=known)
     check_dropped(session, now, vanished(before, now, options))
     notes = [*said_columns(before, now), *_said(now, found, options)]
     notes += [f"`exclude` has {name}, which {now.name} does not have: it can be removed." for name in unseen]
@@ -195,14 +195,15 @@ def follow(
     if now.lineage.owed:
         now = _filled(session, now, before, low, upto, notes, why)
     reasons = "; ".join(why) or "An earlier change of columns or options"
-    followed = Followed(now, changed=changed, notes=tuple(notes), recipe=found, asks=asks)
+    followed = Upkeep(now, changed=changed, notes=tuple(notes), recipe=found, asks=asks)
     if request.since is not None or now.mode == "full":
         return replace(followed, changed=False)
     if request.most is not None and (now.lineage.owes or state.extraction.reread):
         notes.append(f"{reasons}: the next sync without --limit reads earlier rows again.")
         return replace(followed, notes=tuple(notes))
-    if not now.lineage.owes:
-        return replace(followed, window=state.extraction.reread)
+    left = state.extraction.reread
+    if not now.lineage.owes and not (left is not None and now.follows and left.high is not None):
+        return replace(followed, window=left)
     followed = replace(followed, window=_window(session, now, low, upto, request, skipped))
     rows = counted(sum(piece.rows for piece in followed.slices), "row")
     notes.append(
@@ -289,7 +290,13 @@ def _said(table: Table, found: tuple[RecipeChange, ...], options: TableOptions) 
 
 
 def carrier(session: Session, table: Table, position: Position | None) -> tuple[Slice, ...]:
-    """The last rows before the watermark, read again to carry a change of columns without new rows."""
+    """The last rows before the watermark, read again to carry a change of columns without new rows.
+
+    Of a table that follows the binary log, the first row.
+    """
+    if table.follows:
+        first = edges.nth(session, table, table.key, None, None, 1)
+        return (Slice("since", 0, "key", None, first, rows=1),) if first is not None else ()
     if not table.key or position is None:
         return ()
     after = edges.last(session, table, position[0])
@@ -302,7 +309,7 @@ def span(
     log: Log, table: Table, state: State, options: TableOptions
 ) -> tuple[Position | None, tuple[Gap, ...]]:
     """Where the target's rows begin, and the gaps in them: rows that were never read are not read again."""
-    if state.progress.moved_at is None:
+    if table.follows or state.progress.moved_at is None:
         return state.progress.began, ()
     seen = stretches(log, state, whole=True)
     low = state.progress.began if state.progress.began is not None else seen.began
@@ -377,13 +384,13 @@ def _window(
     skipped: Sequence[Gap],
 ) -> Window:
     rows = edges.table_rows(session, table)
-    by = "cursor" if skipped else cut_by(request, table, 1.0, rows)
+    by = "key" if table.follows else "cursor" if skipped else cut_by(request, table, 1.0, rows)
     if rows <= COUNT_EXACTLY_BELOW:
         rows = edges.count(session, table, sql.between(table, table.order, low, upto))
     every = edges.every_row(table)  # a task looks at rows outside `where`, too
     window = Window(token_hex(8), low, upto, by, rows=rows)
     if by == "key":
-        parts = parts_of_the_key(request, rows)
+        parts = parts_of_the_key(request, rows) if table.source.key_index else 1
         return replace(window, edges=edges.split_key(session, every, parts, request.slice_rows))
     walk = partial(edges.walk, session, every, table.order, step=request.slice_rows)
     return around(walk, window, skipped)

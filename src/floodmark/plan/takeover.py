@@ -165,7 +165,7 @@ def taken_over(
         what = f"the older tool's watermark {chosen.path} can't be taken over: without a key, rows would be duplicated"
         raise _undecided(table.name, what, chosen.timestamp, full=table.mode == "full")
     if not temporal(table):
-        how = "whole" if table.cursor is None else f"by {table.cursor}"
+        how = f"by {table.cursor}" if table.cursor else "by key" if table.follows else "whole"
         notes.append(
             f"the older tool's watermark {chosen.path} holds a time, but the table is read {how}: not used"
         )

@@ -21,6 +21,7 @@ from floodmark.model.table import Table
 from floodmark.model.times import temporal
 from floodmark.plan import bound
 from floodmark.plan.bound import Reading, Settled
+from floodmark.plan.followed import TableNews
 from floodmark.plan.overlap import begins
 from floodmark.source import open_work, sql, time_zones
 from floodmark.source import ranges as edges
@@ -43,6 +44,7 @@ class Source:
     # Receives the reason for waiting, and None when it's over. Without it, nobody waits.
     waits: Callable[[Wait | None], None] | None = lambda on: None
     doubted: bool = False  # whether the table may not be the one it was, though it looks the same
+    news: TableNews | None = None  # what the source's log says of it, if it follows that
 
     @property
     def table(self) -> Table:

@@ -73,6 +73,8 @@ def discover_with_notes(
 
 def _discover(session: Session, schema: str, name: str, options: TableOptions) -> Discovered:
     check_target(options.target or name, f"{schema}.{name}")
+    if options.conflict is not None:
+        raise ConfigError(options.conflict, hint=f"remove it, or set tables.{schema}.{name}.changes: cursor")
     columns = _columns(session, schema, name)
     found = indexes(session, schema, name)
     notes: list[Note] = []
@@ -99,6 +101,7 @@ def _discover(session: Session, schema: str, name: str, options: TableOptions) -
         dist_key=_named(columns, options.dist_key).name if options.dist_key else None,
         sort_key=tuple(_named(columns, column).name for column in options.sort_key),
         renames=tuple(options.renames.items()), deletes=options.deletes, holds=options.holds,
+        changes="binlog" if options.changes == "binlog" else None,
     )  # fmt: skip
     table = Table(SourceTable(schema, name, kept, key_index, layout=layout), recipe)
     index = cursor_index(found, table.order)
@@ -301,6 +304,10 @@ def _reading(
     """The cursor and the mode."""
     if options.mode == "full":
         return None, "full"
+    if options.changes == "binlog" and (key or options.mode is None):
+        if not key:
+            notes.append(Note("whole_if_changed"))
+        return None, "upsert" if key else "full"
     counter = next((c.name for c in columns if key == (c.name,) and c.auto_increment), None)
     clock = _clock(columns, options, notes)
     if options.cursor is not None:
@@ -379,9 +386,18 @@ def sees_all(session: Session, schema: str, table: str) -> bool:
 
 
 def _notes(table: Table) -> list[Note]:
-    if table.cursor is None:
+    if table.mode == "full":
         return []
-    cursor = table.column(table.cursor)
+    notes = [] if table.cursor is None else _cursor_notes(table, table.column(table.cursor))
+    notes += [Note(kind) for kind in not_followed(table, table.recipe.deletes)]
+    if any(comparison(table.column(k)) == "unknown" for k in table.key) and table.mode != "upsert":
+        notes.append(Note("unknown_collation"))
+    if table.recipe.where and (why := sql.unsteady(table.recipe.where)):
+        notes.append(Note("unsteady_where", columns=why))
+    return notes
+
+
+def _cursor_notes(table: Table, cursor: Column) -> list[Note]:
     notes = []
     if cursor.nullable and not only_asks_for_a_cursor(table):
         notes.append(Note("nullable_cursor" if table.key else "nullable_cursor_without_key", cursor))
@@ -392,11 +408,6 @@ def _notes(table: Table) -> list[Note]:
             notes.append(Note("whole_seconds", cursor))
         if not cursor.maintained:
             notes.append(Note("unmaintained_cursor", cursor))
-    notes += [Note(kind) for kind in not_followed(table, table.recipe.deletes)]
-    if any(comparison(table.column(k)) == "unknown" for k in table.key) and table.mode != "upsert":
-        notes.append(Note("unknown_collation"))
-    if table.recipe.where and (why := sql.unsteady(table.recipe.where)):
-        notes.append(Note("unsteady_where", columns=why))
     return notes
 
 

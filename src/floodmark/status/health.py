@@ -92,6 +92,8 @@ def _position_at(seen: Checkpoint) -> float | None:
     """The cursor's time as a moment; None if it is not a time, or its zone is unknown."""
     state = seen.state
     table = state.table
+    if state.followed_to is not None and (committed := moment(state.followed_to.at)) is not None:
+        return committed.timestamp()
     if not state.position or table is None or table.cursor is None:
         return None
     value = state.position[0]

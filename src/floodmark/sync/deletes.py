@@ -33,6 +33,7 @@ from floodmark.services import Services
 from floodmark.source import ranges as edges
 from floodmark.source.describe import cascades, touched
 from floodmark.source.identity import source_id
+from floodmark.source.sql import unsteady
 from floodmark.verify.compare import compare, described
 
 # Most missing rows to read again by key, which the driver holds in memory. More than that didn't just come back.
@@ -72,6 +73,12 @@ def due(state: State, options: TableOptions, now: datetime) -> bool:
         return False  # nothing was ever replicated
     if last is None or (table.recipe.where or "").strip() != (options.where or "").strip():
         return True  # never so far, or only with another `where`
+    if (
+        table.follows
+        and not (table.recipe.where and unsteady(table.recipe.where))
+        and options.cascades == "ignore"
+    ):
+        return False  # the binary log names the keys of deleted rows
     elapsed = (now - parse_moment(last)).total_seconds()
     return not 0 <= elapsed < options.deletes_every  # a time in the future: another host's clock is wrong
 
@@ -177,6 +184,8 @@ def check_repairable(services: Services, table: Table, state: State, options: Ta
     # Rows of a source that is behind would replace newer ones.
     with services.session("verify") as session:
         services.sources.check(table.name, source_id(session, table, with_id=False))
+        if table.follows:
+            return  # the binary log's identity tells another source
         looks = services.looks(session)
         reading = Reading(table, state, options, looks.trust(session), low=state.position)
         source = Source(session, looks, reading)

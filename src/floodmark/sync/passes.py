@@ -153,8 +153,8 @@ def jobs(services: Services, plan: TablePlan, one: Pass, state: State, repeated:
             max_file_rows=services.config.options(table.name).slice_rows,
             log=state.log,
             window=plan.window.id if plan.window else None,
-            # Without an index on the cursor, it may take a full scan to reach the first row.
-            read_timeout=60 if table.source.cursor_index else 600,
+            # Without an index, it may take a full scan to reach the first row.
+            read_timeout=60 if _along(table) else 600,
             limits=can,
             fingerprint=repeated and piece.kind == "snapshot",
             hash_key=key if piece.kind == "snapshot" else None,
@@ -163,6 +163,11 @@ def jobs(services: Services, plan: TablePlan, one: Pass, state: State, repeated:
         )
         for piece in one.slices
     ]
+
+
+def _along(table: Table) -> str | None:
+    """The index of the order that the table is read in."""
+    return table.source.key_index if table.follows else table.source.cursor_index
 
 
 def small(table: Table, pieces: Sequence[Slice]) -> bool:

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -27,6 +27,7 @@ from floodmark.plan import decide as planning
 from floodmark.plan import takeover as legacy
 from floodmark.plan.bound import Reading
 from floodmark.plan.decide import TablePlan
+from floodmark.plan.followed import TableNews
 from floodmark.plan.make import survey
 from floodmark.plan.tables import StoredTables
 from floodmark.plan.wait import Source
@@ -66,6 +67,7 @@ class Preview:
             target=table.target,
             mode=table.mode,
             key=table.key,
+            changes=table.recipe.changes or "cursor",
             cursor=table.cursor,
             commit=self.state.n if self.state.n >= 0 else None,
             strategy=plan.strategy,
@@ -74,6 +76,9 @@ class Preview:
             slices=len(self.plan.pieces),
             files=sum(max(1, -(-s.rows // self.request.slice_rows)) for s in plan.pieces),  # about
             nothing_to_do=plan.empty,
+            follows=plan.step.as_json()
+            if plan.step is not None and plan.step.followed_to is not None
+            else None,
             window=None
             if window is None
             else {
@@ -184,8 +189,10 @@ def plan_several(config: Config, names: Sequence[str], all_tables: bool, options
     return PlanReports(tuple(plans), tuple(failed))
 
 
-def plan(config: Config, name: str, options: SyncOptions) -> Preview:
-    """What the next sync of a table would do."""
+def plan(
+    config: Config, name: str, options: SyncOptions, news: Mapping[str, TableNews] | None = None
+) -> Preview:
+    """What the next sync of a table would do; `news`: what the source's log says of the tables that follow it."""
     store = Store(config.store)
     with Session(config.source, purpose="plan") as session:
         try:
@@ -196,7 +203,7 @@ def plan(config: Config, name: str, options: SyncOptions) -> Preview:
         request = replace(options, slice_rows=chosen.slice_rows)
         with about(name):
             found = discover_with_notes(session, name, chosen, config.source.database)
-            source = source_of(session, found, log.read(), chosen)
+            source = source_of(session, found, log.read(), chosen, news=(news or {}).get(name))
             made = preview(source, found, config, log, request, Starts(store, config))
     ours = StorePipeline(store, config.warehouse.label).known_id
     return replace(made, load=look_briefly(config.warehouse, log, made.state, made.plan.table, ours))
@@ -236,9 +243,10 @@ def source_of(
     looks: SharedLooks | None = None,
     waits: Callable[[Wait | None], None] | None = lambda on: None,
     doubted: bool = False,
+    news: TableNews | None = None,
 ) -> Source:
     """The source of a table that was found in this session, for queries by its next sync; for the rest see `Source`."""
     looks = looks or SharedLooks()
     trust = replace(looks.trust(session), engine=found.engine)
     reading = Reading(found.table, restarted_by(state, found.table), options, trust)
-    return Source(session, looks, reading, waits, doubted)
+    return Source(session, looks, reading, waits, doubted, news)

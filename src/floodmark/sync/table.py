@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
@@ -32,16 +32,15 @@ from floodmark.model.ledger import LedgerRow
 from floodmark.model.lineage import column_changes
 from floodmark.model.notes import sentence
 from floodmark.model.policies import changed_values
-from floodmark.model.position import Key
 from floodmark.model.results import Watermark
-from floodmark.model.run import EXTRACT, LOAD, Stage, SyncOptions, TableReport, Wait
+from floodmark.model.run import EXTRACT, LOAD, Lag, Stage, SyncOptions, TableReport, Wait
 from floodmark.model.table import Table
 from floodmark.model.text import counted, duration, size
 from floodmark.model.times import parse_moment, stamp
 from floodmark.model.window import Intent
 from floodmark.plan import takeover as legacy
-from floodmark.plan.decide import Deletion, TablePlan, again, check_begun, load_as, reason
-from floodmark.plan.keys import slices
+from floodmark.plan.decide import Deletion, TablePlan, check_begun, load_as, reason
+from floodmark.plan.followed import FollowStep, TableNews, followed_lag, untouched
 from floodmark.plan.lag import measured
 from floodmark.source.describe import discover_with_notes
 from floodmark.source.read import bounded, check_lengths
@@ -49,6 +48,7 @@ from floodmark.source.session import Session
 from floodmark.sync import deletes, loads
 from floodmark.sync.passes import append, check_gives_way, only_if_changed, read, remove
 from floodmark.sync.preview import Preview, load_plan, preview, source_of
+from floodmark.sync.reconcile import fate, read_keys, reconcile
 from floodmark.sync.work import TableRun, hold
 from floodmark.verify.compare import check_compared, compare, described
 from floodmark.verify.lookup import Differences
@@ -82,7 +82,7 @@ def sync_table(run: TableRun) -> TableReport:
             with run.account.timed("extract"):
                 nothing = twice(partial(extract, run))
             if left := run.report.rows_deleted:
-                run.account.note(f"{counted(left, 'row')} no longer matching `where`: {_deleted(run)}")
+                run.account.note(f"{counted(left, 'row')} no longer matching `where`: {fate(run)}")
             if run.state.retired and not asked.dry_run:
                 run.held.hold("sync")  # brings it back
         elif asked.dry_run and run.state.table is not None:
@@ -142,14 +142,51 @@ def extract(run: TableRun) -> TablePlan | None:
     request = run.asked.after(rows) if rows else run.asked  # some were extracted at the first attempt
     if request.most == 0:
         return None
-    for _ in range(2):  # first a window left open, then what has arrived since
+    news, looks = run.news, request.since is not None or request.dry_run
+    if news is not None and not looks and untouched(run.state, run.options, news):
+        _leave_alone(run, news)
+        return None
+    for _ in range(3):  # first a window left open and rows to read again, then what has arrived since
         plan = decide_and_claim(run.held.log, run.state, partial(_planned, run, request))
         if plan is None or plan.empty:
             return plan
-        read(run, plan)
-        if not plan.resumed or request.most is not None:
+        if plan.passes:
+            read(run, plan)
+            _create_target(run, plan)
+        elif plan.step is not None:
+            _step(run, plan.table, plan.step)
+        if not (plan.resumed or (plan.passes and plan.steps)) or request.most is not None:
             break
     return None
+
+
+def _leave_alone(run: TableRun, news: TableNews) -> None:
+    """Nothing is asked of the source about a table that nobody has touched, and nothing is committed."""
+    began = time.time() if news.until is None else news.until
+    run.account(events.LagMeasured(run.name, Lag(seconds=0.0)))
+    run.account(
+        events.Planned(
+            run.name, run.state.extraction.strategy or "", True, 0, 0, 0.0, None, False, (),
+            "the binary log has no change of the table", (), began, stamp(),
+        )
+    )  # fmt: skip
+
+
+def _step(run: TableRun, table: Table, step: FollowStep) -> None:
+    """What a table that follows the source's log does besides being copied."""
+    if step.do == "reconcile":
+        reconcile(run, table, step)
+    elif step.files:
+        raise NotImplementedError("reading the keys that the source's log names")
+    else:
+        append(run, run.held.draft(Batch, schema=table.fingerprint, followed_to=step.followed_to))
+
+
+def _create_target(run: TableRun, plan: TablePlan) -> None:
+    """Creates the target of a table whose first copy has found no row."""
+    copied = plan.step is not None and plan.table.follows and run.state.window is None
+    if copied and not run.state.has_data and loads.lacks_target(run, plan.table):
+        append(run, run.held.draft(Batch, schema=plan.table.fingerprint, load_as="replace"))
 
 
 def _planned(run: TableRun, request: SyncOptions, state: State) -> TablePlan | None:
@@ -187,7 +224,8 @@ def _planned(run: TableRun, request: SyncOptions, state: State) -> TablePlan | N
         return plan
     if plan.gives_way:
         check_gives_way(run, plan, plan.rows)
-    _warm_up(run)
+    if plan.rows:
+        _warm_up(run)
     loads.foresee(run, plan.table)
     can = run.services.config.warehouse.can
     # While Spark starts, since a large read would stumble over overlong values late.
@@ -212,7 +250,7 @@ def _preview(run: TableRun, request: SyncOptions) -> Preview:
         run.work.check_target(found.table)
         _measure_lag(run, session, found.table)
         looks, doubted = services.looks(session), services.sources.doubted(run.name)
-        source = source_of(session, found, run.state, run.options, looks, waits, doubted)
+        source = source_of(session, found, run.state, run.options, looks, waits, doubted, run.news)
         made = preview(source, found, services.config, log, request, run.work.starts, run.old)
         services.sources.expect(run.name, made.plan.source)
     if not run.asked.repeated:
@@ -221,6 +259,8 @@ def _preview(run: TableRun, request: SyncOptions) -> Preview:
 
 
 def _measure_lag(run: TableRun, session: Session, table: Table) -> None:
+    if run.news is not None and (behind := followed_lag(run.state.followed_to, run.news)) is not None:
+        run.account(events.LagMeasured(run.name, behind))
     position = restarted_by(run.state, table).position
     if position is None or run.report.lag_before is not None:
         return
@@ -291,7 +331,7 @@ def sweep(run: TableRun) -> bool:
     if found is None:
         return False
     keys, removes = (*found.back, *found.changed, *found.gone), run.options.deletes != "ignore"
-    removed = _read_keys(run, found.table, keys, "deletes", Deletion(found.rows) if removes else None)
+    removed = read_keys(run, found.table, keys, "deletes", Deletion(found.rows) if removes else None)
     if not removed:
         # Records the time.
         hold(run, "deletes", found.table)
@@ -302,7 +342,7 @@ def sweep(run: TableRun) -> bool:
     if found.changed:
         run.account.note(f"{counted(len(found.changed), 'row')} changed by foreign keys: read again")
     if removed:
-        run.account.note(f"{counted(removed, 'row')} no longer at the source: {_deleted(run)}")
+        run.account.note(f"{counted(removed, 'row')} no longer at the source: {fate(run)}")
     return bool(removed or found.back or found.changed)
 
 
@@ -314,22 +354,6 @@ def _sweep_again(run: TableRun) -> bool:
     else:
         _preview(run, run.asked)  # what was asked for has been read
     return sweep(run)
-
-
-def _read_keys(
-    run: TableRun, table: Table, keys: Sequence[Key], purpose: str, deletion: Deletion | None
-) -> int:
-    """Reads and commits the rows of these keys under our claim, moving no position; returns how many were removed."""
-    before = run.report.rows_deleted
-    if keys:
-        hold(run, purpose, table)
-        pieces = slices(table, key_table(table, keys))
-        read(run, TablePlan(Intent(purpose, table), again(table, pieces, deletion=deletion)))
-    return run.report.rows_deleted - before
-
-
-def _deleted(run: TableRun) -> str:
-    return "marked as deleted" if run.options.deletes == "soft" else "deleted"
 
 
 # ---------------------------------------------------------------- verify --repair
@@ -380,7 +404,7 @@ def _repaired(run: TableRun) -> Repaired:
             hold(run, "repair", table)
             # Extra rows that the source has exist twice, or their key reads differently.
             keys = (*found.missing, *(key for key, _ in found.different), *found.extra)
-            _read_keys(run, table, keys, "repair", Deletion(found.rows_warehouse))
+            read_keys(run, table, keys, "repair", Deletion(found.rows_warehouse))
         loads.load(run)
         # The same columns as before: those that are new at the source are for the next sync.
         after = compare(run.services, table, replace(run.state, table=known))
@@ -441,7 +465,9 @@ def _succeed(run: TableRun) -> Ending:
     """Publishes a success, if something changed, and measures how far the table lags behind now."""
     report, state, asked, watermark = run.report, run.state, run.asked, run.held.watermark
     lag = report.lag_before
-    if report.rows_extracted and state.table is not None:
+    if run.news is not None and state.followed_to is not None:
+        lag = followed_lag(state.followed_to, run.news)
+    elif report.rows_extracted and state.table is not None:
         try:
             with run.services.session("lag") as session:
                 lag = measured(session, state.table, state.position, run.options.cursor_timezone)

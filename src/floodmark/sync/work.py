@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -21,6 +21,7 @@ from floodmark.model.ledger import Ledger
 from floodmark.model.lineage import Known, suspects
 from floodmark.model.run import SyncOptions, SyncReport, TableReport
 from floodmark.model.table import Table
+from floodmark.plan.followed import TableNews
 from floodmark.plan.reread import check as check_recipe
 from floodmark.plan.reread import known_rows, question
 from floodmark.plan.tables import StoredTables, shared
@@ -83,6 +84,8 @@ class Work:
         self.pipeline = StorePipeline(services.store, services.config.warehouse.label)
         self.starts = Starts(services.store, services.config)
         self.stored = StoredTables(services.config, services.store)
+        # What the source's log says of the tables that follow it, read before any of them is.
+        self.news: Mapping[str, TableNews] = {}
         self.all_tables = False  # whether the user asked for all tables rather than naming them
         self.ended: list[TableReport] = []  # the tables whose runs have ended
         self._lock = threading.Lock()
@@ -102,6 +105,7 @@ class Work:
             Account(name, services.emit),
             HeldTable(services.store, name, services.run),
             LoadThread(),
+            self.news.get(name),
         )
 
     def side_by_side(self, runs: Sequence[Callable[[], T]]) -> list[T]:
@@ -241,6 +245,7 @@ class TableRun:
     account: Account
     held: HeldTable
     loads: LoadThread
+    news: TableNews | None = None  # what the source's log says of the table
 
     @property
     def services(self) -> Services:

@@ -16,6 +16,7 @@ from floodmark.load.preview import Ledgers
 from floodmark.log.document import data_position
 from floodmark.log.fold import Damaged, State, duplicates, fold, would_duplicate
 from floodmark.log.log import Log
+from floodmark.model.changes import FollowedTo
 from floodmark.model.commit import Claim, Clean, Commit, Deletes, Reset, Restore, files_of
 from floodmark.model.errors import ConfigError, DataError, TransientError
 from floodmark.model.lineage import current
@@ -76,6 +77,8 @@ def _entry(commit: Commit, after: State | None) -> CommitRow:
         files=len(files),
         position=tuple(after.position) if after and after.position else NULL,
     )
+    if after is not None and after.followed_to is not None:
+        entry = entry.but(binlog=str(after.followed_to.place))
     if isinstance(commit, Claim) or (isinstance(commit, Deletes) and commit.purpose):
         return entry.but(purpose=commit.purpose)
     if isinstance(commit, Clean) and commit.clean is not None:
@@ -102,11 +105,11 @@ def watermark_restore(
         table = state.table
         if document is not None:
             table = table or known_table(config, log.table_name, state, None)
-            position, upto = _position(log, state, table, document)
+            (position, stands), upto = _position(log, state, table, document)
             origin = f"{file}"
         else:
             assert commit is not None
-            position, upto, origin = _position_at(log, state, commit), commit, f"commit {commit}"
+            (position, stands), upto, origin = _position_at(log, state, commit), commit, f"commit {commit}"
         if table is not None and table.mode == "full":
             raise ConfigError("the table has no position: every sync reads all of it (mode full)")
         if table is not None and would_duplicate(table, state) and _goes_back(state, position) and not force:
@@ -114,10 +117,11 @@ def watermark_restore(
         forward = position not in (None, state.position) and (
             state.position is None or not _goes_back(state, position)
         )
-        if forward:
+        if forward or (stands is not None and (state.followed_to is None or state.followed_to.n < stands.n)):
             _refuse_unloaded(config, log, state, upto)
         described = table if state.table is None else None
-        return described, Restore, {"position": position, "note": f"restored from {origin}"}
+        place = {"position": position, "followed_to": stands}
+        return described, Restore, {**place, "note": f"restored from {origin}"}
 
     before, after = set_position(log, run, "restore", decide)
     shown = published(config, log.store, after, run)
@@ -159,8 +163,12 @@ def _refuse_unloaded(config: Config, log: Log, state: State, upto: int) -> None:
         )
 
 
-def _position_at(log: Log, state: State, n: int) -> Position | None:
-    """The position after a commit."""
+# A position, or how far the binary log was followed.
+_Place = tuple[Position | None, FollowedTo | None]
+
+
+def _position_at(log: Log, state: State, n: int) -> _Place:
+    """Where the table stood after a commit."""
     if not 0 <= n <= state.n:
         what = f"the log has commits 0 to {state.n}" if state.n >= 0 else "the table has no log"
         raise ConfigError(
@@ -168,7 +176,7 @@ def _position_at(log: Log, state: State, n: int) -> Position | None:
             hint=f"floodmark watermark history -t {log.table_name} lists its commits",
         )
     if n == state.n:
-        return state.position
+        return state.position, state.followed_to
     for commit, after in past(log, state):
         if commit.n == n and after is not None:
             if after.position is not None and not _one_order(after.table, state.table):
@@ -176,7 +184,7 @@ def _position_at(log: Log, state: State, n: int) -> Position | None:
                     f"at commit {n} the table was read in another order, so its position can't be used now",
                     hint=f"floodmark watermark set -t {log.table_name} sets one by hand",
                 )
-            return after.position
+            return after.position, after.followed_to
     raise DataError(
         f"the position after commit {n} is unknown: earlier commits are lost",
         hint=f"floodmark watermark set -t {log.table_name} --timestamp TS continues from a time",
@@ -233,7 +241,7 @@ def _unlike(body: Any, table_name: str) -> str | None:
     return None if sound else "its position is not valid"
 
 
-def _position(log: Log, state: State, table: Table, document: dict[str, Any]) -> tuple[Position | None, int]:
+def _position(log: Log, state: State, table: Table, document: dict[str, Any]) -> tuple[_Place, int]:
     """The position of a printed document, and the number of the last commit that it may lie beyond.
 
     If it was printed from this log, both are the log's own; else the position comes from its fields, and its
@@ -247,8 +255,8 @@ def _position(log: Log, state: State, table: Table, document: dict[str, Any]) ->
                 after is not None and data_position(after) == shown and _one_order(after.table, state.table)
             )
             if commit.n == n and after is not None and same:
-                return after.position, n
-    return _by_fields(table, *shown), state.n
+                return (after.position, after.followed_to), n
+    return (_by_fields(table, *shown), None), state.n
 
 
 def _by_fields(table: Table, timestamp: str | None, key: list[int | str] | None) -> Position | None:

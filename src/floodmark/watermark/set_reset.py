@@ -35,7 +35,7 @@ from floodmark.model.window import Window
 from floodmark.plan import recipe
 from floodmark.plan.lag import cursor_now
 from floodmark.plan.reread import (
-    Followed,
+    Upkeep,
     asked_about,
     begins_whole,
     carrier,
@@ -248,6 +248,12 @@ def known_table(config: Config, name: str, state: State, timestamp: str | None) 
 
 
 def _position(table: Table, timestamp: str | None, key: str | None) -> Position:
+    if table.follows:
+        raise ConfigError(
+            "the table follows the binary log, so it has no position to set",
+            hint=f"floodmark watermark reset -t {table.name} copies it again",
+            table=table.name,
+        )
     if table.mode == "full":
         raise ConfigError("the table has no position: every sync reads all of it (mode full)")
     if timestamp is not None and not temporal(table):
@@ -420,10 +426,12 @@ def _answered(
     return taken.state, {"accepted": tuple(accepted), "rows_read_again": rows, "notes": tuple(notes)}
 
 
-def _carried(session: Session, found: Followed, state: State) -> Window | None:
+def _carried(session: Session, found: Upkeep, state: State) -> Window | None:
     """The last rows read, as a window to read again: they bring the change to the target without new rows."""
     if found.table.mode == "full":
         return None
     for piece in carrier(session, found.table, state.position):
+        if piece.by == "key" and piece.upto is not None:
+            return Window(token_hex(8), None, None, "key", (piece.upto,), rows=piece.rows, done=(1,))
         return Window(token_hex(8), piece.after, piece.upto, "cursor", (), None, piece.rows)
     return None

@@ -267,6 +267,8 @@ def position(document: Mapping[str, Any]) -> str | None:
     parts = [data_time(str(at))] if at else []
     if isinstance(key, list) and key:
         parts.append("key " + ", ".join(str(value) for value in key))
+    if isinstance(log := document.get("binlog"), dict):
+        parts.append(f"{log.get('file')}:{log.get('position')}")
     return ", ".join(part for part in parts if part) or None
 
 

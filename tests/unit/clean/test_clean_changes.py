@@ -20,8 +20,7 @@ from floodmark.log.fold import State
 from floodmark.log.following import here
 from floodmark.log.log import Log
 from floodmark.log.source_log import waiting
-from floodmark.model.changes import SOURCE_LOG, FollowedChanges, PreparedXa
-from floodmark.model.commit import FollowedTo
+from floodmark.model.changes import SOURCE_LOG, FollowedChanges, FollowedTo, PreparedXa
 from floodmark.store.store import Store
 from floodmark.watermark.backups import watermark_drill
 from floodmark.watermark.validate import watermark_validate

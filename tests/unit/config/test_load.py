@@ -413,3 +413,66 @@ def test_mistakes_in_alerts_have_their_keys(read: Load) -> None:
     assert {line.strip().partition(":")[0] for line in found.splitlines()[1:]} == {
         "alerts.webhook", "alerts.to.0", "alerts.behind", "alerts.on.0", "alerts.x"
     }  # fmt: skip
+
+
+# changes: binlog
+
+
+def test_a_table_that_follows_the_binary_log_deletes_rows_unless_it_says_otherwise(read: Load) -> None:
+    config = read(
+        SOURCE
+        + """
+defaults: {changes: binlog}
+tables:
+  shop.orders: {}
+  shop.kept: {deletes: ignore}
+  shop.by_cursor: {changes: cursor, cursor: updated_at}
+"""
+    )
+    assert config.options("shop.orders").changes == "binlog"
+    assert config.options("shop.orders").deletes == "hard"
+    assert config.options("shop.kept").deletes == "ignore"
+    by_cursor = config.options("shop.by_cursor")
+    assert (by_cursor.changes, by_cursor.cursor, by_cursor.deletes) == ("cursor", "updated_at", "ignore")
+
+
+def test_cursor_and_start_of_a_wider_entry_do_not_apply_to_a_table_that_follows_the_binary_log(
+    read: Load,
+) -> None:
+    config = read(
+        SOURCE
+        + """
+defaults: {start: "2024-01-01", settle_seconds: 5}
+tables:
+  "shop.*": {cursor: updated_at}
+  shop.orders: {changes: binlog}
+"""
+    )
+    options = config.options("shop.orders")
+    assert (options.cursor, options.start, options.settle_seconds, options.conflict) == (None, None, 5, None)
+    assert config.options("shop.others").start == "2024-01-01 00:00:00"
+
+
+def test_a_cursor_beside_changes_binlog_or_in_a_more_specific_entry_is_a_conflict(read: Load) -> None:
+    said = mistakes(
+        read,
+        SOURCE
+        + """
+defaults: {changes: binlog, start: "2024-01-01"}
+tables:
+  shop.a: {changes: binlog, cursor: updated_at}
+  shop.b: {changes: binlog, mode: append}
+""",
+    )
+    assert "defaults: changes: binlog reads no cursor, so start means nothing; remove one of them" in said
+    assert "tables.shop.a: changes: binlog reads no cursor, so cursor means nothing" in said
+    assert "tables.shop.b: changes: binlog merges rows by key, and mode: append does not" in said
+    config = read(
+        SOURCE
+        + """
+defaults: {changes: binlog}
+tables: {shop.orders: {cursor: updated_at}, shop.log: {mode: append}}
+"""
+    )
+    assert "so cursor means nothing" in (config.options("shop.orders").conflict or "")
+    assert "mode: append does not" in (config.options("shop.log").conflict or "")

@@ -5,11 +5,15 @@ from typing import Any
 
 import pytest
 
+from floodmark.cli.layout import position
+from floodmark.cli.watermark import watermark_lines
 from floodmark.log.document import data_position, document, observe
 from floodmark.log.fold import Data, Extraction, Progress, State
+from floodmark.model.changes import FollowedTo, LogIdentity, LogPlace
 from floodmark.model.commit import Batch, Reset, Set
 from floodmark.model.ledger import LedgerRow
 from floodmark.model.position import Position, Value
+from floodmark.model.results import Watermark
 from floodmark.model.table import Column
 from tests.support.described import changed
 from tests.support.samples import ID, TABLE, History, at, files, window
@@ -189,3 +193,31 @@ def test_long_file_lists_are_truncated_and_say_so() -> None:
     shown = show(history.state, history.ledger(3))
     assert len(shown["pending_s3_files"]) == 300 and shown["pending_s3_files_truncated"] is True
     assert len(shown["processed_s3_files"]) == 700 and "processed_s3_files_truncated" not in shown
+
+
+def test_a_table_that_follows_the_binary_log_shows_where_it_stands_and_keeps_its_counts() -> None:
+    place = FollowedTo(
+        "source", 7, "d7", LogPlace("binlog.000042", 1234), LogIdentity("uuid", False),
+        "2025-08-14T16:45:33.123456Z", "uuid:1-77",
+    )  # fmt: skip
+    history = History()
+    first = window("w", None, ((10,),), None, by="key", followed_to=place)
+    history.claim(table=changed(TABLE, cursor=None, changes="binlog"), window=first)
+    history.add(Batch, window_id="w", slices=(0,), files=files(5))
+    shown = show(history.state, history.ledger())
+    assert "binlog" not in shown and shown["mysql_status"] == "pending"
+    history.add(Batch, window_id="w", slices=(1,), files=files(6))
+    shown = show(history.state, history.ledger())
+    assert (shown["last_mysql_data_timestamp"], shown["last_mysql_data_id"]) == (
+        "2025-08-14T16:45:33.123456",
+        None,
+    )
+    assert shown["binlog"] == {"file": "binlog.000042", "position": 1234, "gtid": "uuid:1-77"}
+    assert (shown["mysql_rows_extracted"], shown["redshift_rows_loaded"]) == (11, 11)
+    assert (shown["mysql_status"], shown["redshift_status"]) == ("success", "success")
+    mark = Watermark.of({**shown, "mode": "upsert"})
+    assert position(mark) == "2025-08-14 16:45:33.123456 (binlog.000042:1234)"
+    [line] = [line for line in watermark_lines(mark, False) if "Binary log" in line]
+    assert line.split("  ")[-1].strip() == f"followed up to {position(mark)}"
+    [start] = [line for line in watermark_lines(mark, False) if "Will start from" in line]
+    assert start.endswith("binlog.000042:1234")

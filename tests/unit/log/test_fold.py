@@ -9,11 +9,13 @@ from hypothesis import strategies as st
 
 from floodmark.log.document import condense
 from floodmark.log.fold import State, fold
+from floodmark.model.changes import FollowedTo, LogIdentity, LogPlace
 from floodmark.model.commit import Batch, Claim, Commit, Deletes, Open, Reset, Restore, Set
 from floodmark.model.errors import DataError
 from floodmark.model.json import dump, load
 from floodmark.model.origin import Origin, Witness
 from floodmark.model.zones import Zone
+from tests.support.described import changed
 from tests.support.samples import TABLE, History, at, files, window
 
 LOW, HIGH = at(0, 1), at(59, 9)
@@ -435,3 +437,87 @@ def test_the_start_of_reading_is_known_until_the_table_is_moved() -> None:
     assert history.claim(window=window("y", at(3), (), at(50, 9))).progress.began == at(3)
     assert history.add(Reset, stages=("load",)).progress.began == at(3)
     assert history.add(Reset, stages=("extract",)).progress.began is None
+
+
+# tables that follow the source's log
+
+PLACE = LogPlace("binlog.000042", 1234)
+SEEN = FollowedTo("source", 7, "d7", PLACE, LogIdentity("uuid", False), "2025-08-14T16:45:33.123456Z")
+LATER = replace(SEEN, n=9, digest="d9")
+
+
+def copying(history: History | None = None) -> History:
+    """A first copy in three slices that has begun."""
+    history = history or History()
+    first = window("w", None, ((10,), (20,)), None, by="key", followed_to=SEEN)
+    history.claim(table=FOLLOWED, window=first)
+    return history
+
+
+FOLLOWED = changed(TABLE, cursor=None, mode="upsert", changes="binlog")
+
+
+def test_a_table_stands_where_its_first_copy_began_once_every_slice_of_it_is_committed() -> None:
+    history = copying()
+    state = history.add(Batch, window_id="w", slices=(0, 2), files=files(5))
+    assert (state.followed_to, state.position, state.has_read) == (None, None, True)
+    state = history.add(Batch, window_id="w", slices=(1,), files=files(5))
+    assert (state.followed_to, state.position, state.window, state.progress.done) == (SEEN, None, None, ())
+    assert state.has_read and state.looked_at
+    assert load(State, dump(state)) == state
+
+
+def test_the_commit_that_ends_a_pass_over_changes_moves_the_table_with_rows_or_deletes_or_neither() -> None:
+    lasts: list[tuple[type[Commit], dict[str, Any]]] = [
+        (Batch, {"files": files(3)}),
+        (Batch, {}),
+        (Deletes, {"files": files(1), "load_as": "delete"}),
+    ]
+    for kind, last in lasts:
+        history = copying()
+        history.add(Batch, window_id="w", slices=(0, 1, 2), files=files(5))
+        history.claim("next")
+        assert history.add(Batch, "next", files=files(1)).followed_to == SEEN
+        assert history.add(kind, "next", followed_to=LATER, **last).followed_to == LATER
+
+
+def test_a_table_that_follows_has_no_position_any_more() -> None:
+    history = opened()
+    history.add(Batch, window_id="w", slices=(0, 1, 2, 3), files=files(5))
+    assert history.state.position == HIGH
+    history.claim(table=FOLLOWED)
+    state = history.add(Batch, followed_to=SEEN)
+    assert (state.position, state.followed_to, state.progress.began) == (None, SEEN, None)
+
+
+def test_a_copy_is_followed_by_a_search_for_rows_that_were_deleted_before_it() -> None:
+    history = History()
+    history.claim()
+    history.add(Deletes)
+    assert history.state.extraction.deletes_at is not None
+    assert copying(history).state.extraction.deletes_at is None
+
+
+def test_a_reset_begins_another_copy_and_a_restore_goes_back_to_where_the_table_stood() -> None:
+    for stages, kept in ((("extract",), None), (("extract", "load"), None), (("load",), SEEN)):
+        history = copying()
+        history.add(Batch, window_id="w", slices=(0, 1, 2), files=files(5))
+        assert history.add(Reset, stages=stages).followed_to == kept
+    history.claim("next")
+    state = history.add(Restore, "next", followed_to=LATER)
+    assert (state.followed_to, state.progress.started, state.window) == (LATER, True, None)
+    assert history.add(Restore, "next").has_read is False
+
+
+def test_a_snapshot_stands_where_the_source_s_log_was_before_it() -> None:
+    whole = changed(TABLE, cursor=None, key=(), mode="full", changes="binlog")
+    history = History()
+    history.claim(table=whole, window=replace(window("w", None, (), None, by="snapshot"), followed_to=SEEN))
+    state = history.add(Batch, window_id="w", load_as="replace", files=files(5))
+    assert (state.followed_to, state.has_read) == (SEEN, False)
+
+
+def test_what_a_table_by_cursor_has_stored_does_not_know_of_the_binary_log() -> None:
+    history = opened()
+    for stored in (dump(TABLE), dump(history.state), dump(window("w", LOW, EDGES, HIGH))):
+        assert b"followed" not in stored and b"changes" not in stored

@@ -11,7 +11,6 @@ import pytest
 from floodmark.clean.copies import Keep, choose
 from floodmark.config.load import CopiesTo, StoreSpec
 from floodmark.log import source_log
-from floodmark.log.claim import claim
 from floodmark.log.document import commit_path, primary_path
 from floodmark.log.fold import Damaged, State
 from floodmark.log.following import here, lowest, to_read, unread
@@ -25,7 +24,7 @@ from floodmark.model.errors import ConflictError, TransientError
 from floodmark.model.json import dump, load
 from floodmark.store.places import finish
 from floodmark.store.store import Store
-from tests.support.samples import RUN, TABLE, History
+from tests.support.samples import History
 from tests.support.samples import at as position
 from tests.support.source_logs import (
     ITEMS,
@@ -85,7 +84,7 @@ def test_a_table_says_how_far_it_followed_and_other_commits_are_stored_as_before
     history.claim()
     assert history.state.progress.followed_to is None and b"followed_to" not in dump(history.state)
     assert all(b"followed_to" not in dump(commit) for commit, _ in history.commits)
-    history.claim(followed_to=there)
+    history.add(Batch, followed_to=there)
     assert history.state.progress.followed_to == there
     assert load(State, dump(history.state)) == history.state
     later = replace(there, n=9) if there else None
@@ -96,14 +95,6 @@ def test_a_table_says_how_far_it_followed_and_other_commits_are_stored_as_before
         history.add(Batch, followed_to=there)
     history.add(Set, position=position(3))
     assert history.state.progress.followed_to is None
-
-
-def test_a_claim_of_a_table_says_how_far_it_followed(store: Store) -> None:
-    there = here(opened(store, ORDERS).state)
-    log = Log(store, TABLE.name)
-    taken = claim(log, log.read(), run=RUN, purpose="sync", table=TABLE, followed_to=there)
-    taken.lease.release()
-    assert log.read().progress.followed_to == there
 
 
 # What may follow what.

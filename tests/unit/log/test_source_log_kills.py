@@ -18,8 +18,8 @@ from floodmark.log import source_log
 from floodmark.log.following import here
 from floodmark.log.log import Log
 from floodmark.log.source_log import waiting
-from floodmark.model.changes import SOURCE_LOG
-from floodmark.model.commit import Changes, FollowedTo
+from floodmark.model.changes import SOURCE_LOG, FollowedTo
+from floodmark.model.commit import Changes
 from floodmark.store.store import Store
 from tests.support.source_logs import ITEMS, ORDERS, SERVER, at, described, end, opened, run_name, touch
 

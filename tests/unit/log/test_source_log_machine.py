@@ -30,8 +30,15 @@ from floodmark.log.following import here, lowest
 from floodmark.log.lease import Lease
 from floodmark.log.log import Log
 from floodmark.log.source_log import descriptions, waiting
-from floodmark.model.changes import SOURCE_LOG, FollowedChanges, PreparedXa, Reconcile, TableChanges
-from floodmark.model.commit import DataFile, FollowedTo, Owner
+from floodmark.model.changes import (
+    SOURCE_LOG,
+    FollowedChanges,
+    FollowedTo,
+    PreparedXa,
+    Reconcile,
+    TableChanges,
+)
+from floodmark.model.commit import DataFile, Owner
 from floodmark.model.errors import ConflictError, DataError, NoAnswer
 from floodmark.store.store import changed_keys
 from tests.support.log_machine import Crash, Fault, MemoryStore

@@ -54,6 +54,10 @@ SAID: list[tuple[Note, str]] = [
     (Note("no_key"), "The table has no key: every sync reads all of it (mode full)."),
     (Note("no_key_and_no_cursor"), "The table has no key: every sync reads all of it."),
     (
+        Note("whole_if_changed"),
+        "The table has no key: a sync reads all of it once the binary log shows a change (mode full).",
+    ),
+    (
         Note("no_cursor"),
         "No column shows which rows have changed: every sync reads the whole table (mode full).",
     ),

@@ -221,3 +221,49 @@ def test_a_new_target_is_filled_when_all_files_load_again() -> None:
 def test_a_keyless_table_starts_over_and_replaces_rows_that_lack_a_column() -> None:
     new = changed(KEYLESS, columns=(*KEYLESS.columns, Column("c", "int", "int")))
     assert begins_whole(KEYLESS, new) and not begins_whole(KEYLESS, KEYLESS)
+
+
+# ---------------------------------------------------------------- between a cursor and the binary log
+
+FOLLOWED = changed(TABLE, cursor=None, changes="binlog")
+
+
+def made(before: Table, now: Table, **more: Any) -> dict[str, Do]:
+    return {change.part: change.do for change in changes(before, now, **more)}
+
+
+def test_a_switch_between_a_cursor_and_the_binary_log_is_compared_in_both_directions() -> None:
+    assert made(TABLE, FOLLOWED) == made(FOLLOWED, TABLE) == {"changes": "reconcile"}
+    by_id = changed(TABLE, cursor="id", mode="append")
+    assert made(by_id, FOLLOWED) == {"mode": "nothing", "changes": "reconcile"}
+    (change,) = changes(TABLE, FOLLOWED)
+    assert str(change) == (
+        "s.t was read by at so far, and now follows the binary log: "
+        "source and target are compared, and what differs is repaired"
+    )
+    assert changes(FOLLOWED, TABLE)[0].said == "s.t followed the binary log so far, and is now read by at"
+
+
+def test_other_parts_of_the_recipe_mean_for_a_followed_table_what_they_mean_for_others() -> None:
+    assert made(FOLLOWED, FOLLOWED) == {}
+    assert made(FOLLOWED, changed(FOLLOWED, where="a > 2")) == {"where": "reread"}
+    assert made(TABLE, changed(FOLLOWED, where=None)) == {"changes": "reconcile", "where": "reread"}
+    assert made(FOLLOWED, changed(FOLLOWED, key=("id", "a"))) == {"key": "refuse"}
+    assert made(FOLLOWED, with_column(FOLLOWED, replace(A, type="char(3)", data_type="char"))) == {
+        "columns": "reread"
+    }
+
+
+def test_rows_that_were_not_merged_as_mysql_compares_keys_can_t_be_followed() -> None:
+    text = replace(NOTE, nullable=False, collation="utf8mb4_general_ci")
+    by_text = changed(TABLE, key=("note",), columns=(text, ID, A, B, AT), mode="append")
+    assert made(by_text, changed(by_text, cursor=None, mode="upsert", changes="binlog"))["mode"] == "refuse"
+
+
+def test_a_table_without_a_cursor_is_read_whole_if_it_no_longer_follows_by_choice() -> None:
+    whole = changed(FOLLOWED, mode="full", changes=None)
+    assert made(FOLLOWED, whole, full_by_choice=False) == {"mode": "nothing"}
+    lost = changed(FOLLOWED, key=(), mode="full")
+    assert made(FOLLOWED, lost, full_by_choice=False) == {"cursor": "refuse"}
+    assert begins_whole(whole, FOLLOWED) and "now follows the binary log" in str(unfit(whole, FOLLOWED))
+    assert not begins_whole(TABLE, FOLLOWED) and not begins_whole(FOLLOWED, TABLE)

@@ -43,6 +43,22 @@ def test_deletes_are_searched_for_at_most_once_per_interval() -> None:
     assert due(state, HARD, later(state, hours=-1)), "a clock that was wrong must not stop them"
 
 
+def test_a_table_that_follows_the_binary_log_is_searched_once_after_a_copy_or_if_its_where_is_unsteady() -> (
+    None
+):
+    history = History()
+    history.claim(table=changed(TABLE, cursor=None, changes="binlog"))
+    assert due(history.add(Batch, files=files(5)), HARD, datetime.now(UTC))
+    state = history.add(Deletes, load_as="delete")
+    assert not due(state, HARD, later(state, days=30))
+    assert due(state, replace(HARD, cascades="follow"), later(state, days=30))
+    unsteady = replace(HARD, where="at > NOW()")
+    history.claim(table=changed(TABLE, cursor=None, changes="binlog", where="at > NOW()"))
+    assert due(history.state, unsteady, datetime.now(UTC)), "only once by this `where`"
+    state = history.add(Deletes, load_as="delete")
+    assert not due(state, unsteady, later(state, hours=23)) and due(state, unsteady, later(state, days=1))
+
+
 def test_cascades_are_followed_at_the_same_interval_and_need_a_key_too() -> None:
     history, follow = replicated(), replace(HARD, deletes="ignore", cascades="follow")
     assert due(history.state, follow, datetime.now(UTC))

@@ -499,7 +499,7 @@ def check_table(
     if left_out is not None:
         yield section.warning("start", left_out, "to read them too, set start: null, or an earlier time")
     notes = [note for note in found.notes if note.kind != "whole_seconds"]  # they cost but a moment's wait
-    if not table.key and not configured and all(note.kind != "no_key" for note in notes):
+    if not table.key and not configured and not {"no_key", "whole_if_changed"} & {n.kind for n in notes}:
         notes.append(Note("no_key_and_no_cursor"))
     for note in notes:
         name, advice = _ABOUT[note.kind]
@@ -522,6 +522,8 @@ def reading(table: Table) -> str:
     how = f"{table.mode}, {_MODES[table.mode]}"
     if table.mode == "upsert":
         how = f"upsert, merged by key ({', '.join(table.key)})"
+    if table.follows:
+        return f"{how}; follows the binary log"
     if table.cursor is None:
         return how
     cursor = table.column(table.cursor)
@@ -558,6 +560,7 @@ _ABOUT: dict[Kind, tuple[str, str | Callable[[Table, Note], str | None] | None]]
     "unfit_index": ("key", _ADD_KEY),
     "no_key": ("key", _ADD_KEY),
     "no_key_and_no_cursor": ("key", _ADD_KEY),
+    "whole_if_changed": ("key", _ADD_KEY),
     "no_unique_index": ("key", lambda t, _: f"add a unique index on ({', '.join(t.key)})"),
     "unknown_collation": ("note", None),
     "no_cursor": ("cursor", "add updated_at … ON UPDATE CURRENT_TIMESTAMP, or name a `cursor`"),

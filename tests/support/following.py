@@ -1,0 +1,76 @@
+"""A table that follows the binary log, synced with what a log is made up to say of it; also as a process that can be killed."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from floodmark.config.load import Config, load
+from floodmark.log.following import Unfollowed
+from floodmark.model.changes import FollowedTo, LogIdentity, LogPlace, Reconcile
+from floodmark.model.errors import FloodmarkError
+from floodmark.model.events import Emit
+from floodmark.model.run import SyncOptions, TableReport, new_run
+from floodmark.plan.followed import TableNews
+from floodmark.services import Services
+from floodmark.spark.context import Spark
+from floodmark.sync.table import sync_table
+from floodmark.sync.work import Work
+from tests.conftest import Silent, Workspace
+
+
+def stands(n: int, log: str = "source") -> FollowedTo:
+    """Where a table stands after a commit of the source's log."""
+    place, server = LogPlace("binlog.000001", n * 1000), LogIdentity("server", False)
+    return FollowedTo(log, n, f"digest {n}", place, server, f"2025-08-14T16:{n:02}:00.000000Z")
+
+
+def news(n: int, *reconcile: Reconcile, files: tuple[str, ...] | None = None) -> TableNews:
+    """A log that ends with a commit: it names these key files of the table, or can't tell, or has nothing to say of it."""
+    pending = Unfollowed(stands(n), files or (), reconcile) if reconcile or files is not None else None
+    return TableNews(stands(n), pending)
+
+
+def follow(
+    config: Config, name: str, heard: TableNews | None, spark: Spark | None, emit: Emit, **options: Any
+) -> TableReport:
+    """A sync of one table, told what the source's log says of it."""
+    with Services(config, emit, new_run(), spark) as services:
+        work = Work(services, SyncOptions(**options))
+        if heard is not None:
+            work.news = {name: heard}
+        work.resolve([name], False)
+        return sync_table(work.table(name))
+
+
+def followed(
+    workspace: Workspace,
+    heard: TableNews | None,
+    table: str = "orders",
+    emit: Emit | None = None,
+    **options: Any,
+) -> dict[str, Any]:
+    """The same for a test's table, which must succeed; returns its part of the report."""
+    name = workspace.full_name(table)
+    report = follow(workspace.settings, name, heard, workspace.spark(), emit or Silent(), **options)
+    if report.error is not None:
+        raise report.error
+    return report.as_json()
+
+
+def refused(call: Callable[[], object]) -> FloodmarkError:
+    """The error that a call ends with."""
+    try:
+        call()
+    except FloodmarkError as error:
+        return error
+    raise AssertionError("no error")
+
+
+if __name__ == "__main__":
+    file, table, n = sys.argv[1:]
+    config = load(Path(file))
+    found = follow(config, table, news(int(n)), None, Silent())
+    sys.exit(found.exit_code)
