@@ -343,10 +343,10 @@ class CommitRow(Result):
     rows: int | None
     files: int | None
     position: tuple[Any, ...]
-    binlog: str | None = None
     purpose: str | None = None
     stages: tuple[str, ...] = ()
     removed: int | None = None
+    binlog: str | None = None  # how far the table had followed it: `binlog.000042:1234`
 
 
 class History(RowsResult):

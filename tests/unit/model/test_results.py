@@ -84,7 +84,7 @@ def test_the_rows_of_a_result_are_an_arrow_table_with_times_as_times() -> None:
         {"n": 2, "kind": "batch", "at": "2025-08-19T15:30:00.000001Z", "rows": 5, "position": ["x", 1]}
     ]
     table = History.of({"table_name": "shop.orders", "commits": commits}).to_arrow()
-    assert table.column_names == ["n", "kind", "at", "run", "rows", "files", "purpose", "removed"]
+    assert table.column_names == ["n", "kind", "at", "run", "rows", "files", "purpose", "removed", "binlog"]
     assert table.to_pylist()[0]["at"] == datetime(2025, 8, 19, 15, 30, 0, 1, tzinfo=UTC)
     assert RunHistory(runs=()).to_arrow().column_names[:4] == ["run", "at", "table", "ok"]
     lags = SyncResult.of(REPORT).to_arrow().to_pydict()
