@@ -13,7 +13,7 @@ import pytest
 
 from floodmark.config.load import SourceSpec, load
 from floodmark.model.changes import LogEnd, LogPlace
-from floodmark.model.errors import ConfigError, FloodmarkError, TransientError
+from floodmark.model.errors import ConfigError, DataError, FloodmarkError, TransientError
 from floodmark.setup.services.databases import DatabaseServer
 from floodmark.source.binlog.dump import LogEvents, begun_at, place_at
 from floodmark.source.binlog.end import (
@@ -231,7 +231,7 @@ def test_a_file_is_found_by_the_transactions_that_were_read(logged: DatabaseServ
                 == files[1].name
             )
         beyond = "7-1-1" if logged.name == "mariadb" else "3e11fa47-71ca-11e1-9e33-c80aa9429562:1"
-        with pytest.raises(LogGone, match="lacks transactions"):
+        with pytest.raises(DataError, match="lacks transactions"):
             file_of(session, f"{end.gtid},{beyond}")
 
 
@@ -272,7 +272,7 @@ def test_a_replica_is_read_on_where_the_other_server_was_left(kind: str, tmp_pat
         with Session(source(pair.primary, tmp_path / "a")) as session:
             newer = log_start(session)
         assert newer.gtid
-        with Session(source(pair.replica, tmp_path)) as session, pytest.raises(LogGone, match="lacks"):
+        with Session(source(pair.replica, tmp_path)) as session, pytest.raises(DataError, match="lacks"):
             file_of(session, newer.gtid)
 
 
