@@ -4,21 +4,40 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from floodmark.config.load import Config, load
+from floodmark.log.fold import State
 from floodmark.log.following import Unfollowed
 from floodmark.model.changes import FollowedTo, LogIdentity, LogPlace, Reconcile
+from floodmark.model.commit import DataFile
 from floodmark.model.errors import FloodmarkError
 from floodmark.model.events import Emit
 from floodmark.model.run import SyncOptions, TableReport, new_run
 from floodmark.plan.followed import TableNews
 from floodmark.services import Services
 from floodmark.spark.context import Spark
+from floodmark.sync.news import LogNews
 from floodmark.sync.table import sync_table
 from floodmark.sync.work import Work
 from tests.conftest import Silent, Workspace
+
+
+@dataclass(frozen=True)
+class Told(LogNews):
+    """What a log is made up to say of every table."""
+
+    heard: TableNews | None = None
+
+    def of(self, table: State) -> TableNews | None:
+        return self.heard
+
+
+def key_file(path: str) -> DataFile:
+    """A key file of the source's log."""
+    return DataFile(path, 1, 100, "", 0)
 
 
 def stands(n: int, log: str = "source") -> FollowedTo:
@@ -29,7 +48,8 @@ def stands(n: int, log: str = "source") -> FollowedTo:
 
 def news(n: int, *reconcile: Reconcile, files: tuple[str, ...] | None = None) -> TableNews:
     """A log that ends with a commit: it names these key files of the table, or can't tell, or has nothing to say of it."""
-    pending = Unfollowed(stands(n), files or (), reconcile) if reconcile or files is not None else None
+    named = tuple(map(key_file, files or ()))
+    pending = Unfollowed(stands(n), named, reconcile) if reconcile or files is not None else None
     return TableNews(stands(n), pending)
 
 
@@ -40,7 +60,7 @@ def follow(
     with Services(config, emit, new_run(), spark) as services:
         work = Work(services, SyncOptions(**options))
         if heard is not None:
-            work.news = {name: heard}
+            work.news = Told(heard=heard)
         work.resolve([name], False)
         return sync_table(work.table(name))
 

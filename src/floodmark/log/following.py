@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from floodmark.log.changes import key_files
 from floodmark.log.fold import State, within
 from floodmark.model.changes import FollowedTo, Reconcile, TableChanges
-from floodmark.model.commit import Changes, Commit
+from floodmark.model.commit import Changes, Commit, DataFile
 from floodmark.model.times import stamp
 
 
@@ -23,7 +23,7 @@ class Unfollowed:
     """What the source's log says of a table that the table has not followed yet."""
 
     upto: FollowedTo  # what the table's last commit says, once all of it is followed
-    files: tuple[str, ...] = ()  # key files, in the log's order
+    files: tuple[DataFile, ...] = ()  # key files, in the log's order
     reconcile: tuple[Reconcile, ...] = ()  # why the keys don't tell everything
 
 
@@ -80,7 +80,7 @@ def unfollowed(
     assert upto is not None, "the source's log must have begun before a table follows it"
     starts = {name: n for name, place in followed.items() if (n := unread(state, name, place)) is not None}
     # Dictionaries, as sets that keep their order.
-    files: dict[str, dict[str, None]] = {name: {} for name in starts}
+    files: dict[str, dict[str, DataFile]] = {name: {} for name in starts}
     reasons: dict[str, dict[Reconcile, None]] = {
         name: {n: None} if isinstance(n, str) else {} for name, n in starts.items()
     }
@@ -93,15 +93,17 @@ def unfollowed(
                 reasons[name]["lost"] = None  # the store went back to an earlier state, and on from there
         if not isinstance(commit, Changes):
             continue
-        read = commit.followed
+        read, known = commit.followed, {f.path: f for f in commit.files}
         for name in starts if read.reconcile else read.tables.keys() & starts.keys():
             start, found = starts[name], read.tables.get(name, TableChanges())
             if isinstance(start, int) and commit.n > start:
-                files[name].update(dict.fromkeys(found.files))
+                files[name].update({path: known[path] for path in found.files if path in known})
                 reasons[name].update(dict.fromkeys((*read.reconcile, *found.reconcile)))
-                if found.files and within(state.data.cleaned, commit.n):
+                if not known.keys() >= {*found.files} or (
+                    found.files and within(state.data.cleaned, commit.n)
+                ):
                     reasons[name]["lost"] = None
-    return {name: Unfollowed(upto, tuple(files[name]), tuple(reasons[name])) for name in starts}
+    return {name: Unfollowed(upto, tuple(files[name].values()), tuple(reasons[name])) for name in starts}
 
 
 def lowest(named: Iterable[FollowedTo], server: str) -> FollowedTo | None:

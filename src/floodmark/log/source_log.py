@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 from floodmark.host.retry import Retries
-from floodmark.log.changes import with_late_tables
+from floodmark.log.changes import key_files, with_late_tables
 from floodmark.log.claim import HeldTable, decide_and_claim
 from floodmark.log.fold import Damaged, State
 from floodmark.log.following import Unfollowed, to_read, unfollowed
@@ -26,7 +26,7 @@ from floodmark.model.changes import (
     LogEnd,
     LogIdentity,
 )
-from floodmark.model.commit import Changes, DataFile
+from floodmark.model.commit import Changes, DataFile, files_of
 from floodmark.model.errors import ConflictError, TransientError
 from floodmark.model.window import Intent
 from floodmark.store.store import Store
@@ -100,7 +100,7 @@ def append(
         followed=with_late_tables(held.state.source, followed),
         end=end,
         identity=identity,
-        files=tuple(files),
+        files=(*files, *_prepared_files(held, followed)),
         described=tuple(described),
         left=tuple(left),
         seconds=seconds,
@@ -108,6 +108,19 @@ def append(
     held.append(commit)
     held.watermark.publish_soon(held.state, ())
     return held.state
+
+
+def _prepared_files(held: HeldTable, followed: FollowedChanges) -> tuple[DataFile, ...]:
+    """The files that an earlier commit named for XA transactions that have been committed now: this one names them, too."""
+    source, open_now = held.state.source, {xa.xid for xa in followed.prepared}
+    ended = [each for each in (source.prepared if source is not None else ()) if each.xa.xid not in open_now]
+    wanted = {*key_files(followed.tables)} if ended else set()
+    return tuple(
+        file
+        for each in ended
+        for file in files_of(held.log.commit(each.n)[0])
+        if file.path in wanted and file.path in key_files(each.xa.tables)
+    )
 
 
 def listen(

@@ -189,7 +189,7 @@ class Batch(WithFiles):
 
     @property
     def beside(self) -> bool:
-        return self.window_id is None
+        return self.window_id is None and self.followed_to is None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,6 +13,7 @@ from secrets import token_hex
 from typing import Literal
 
 from floodmark.log.fold import State
+from floodmark.model.changes import FollowedTo
 from floodmark.model.commit import LoadAs
 from floodmark.model.errors import ConfigError, DataError, TransientError
 from floodmark.model.notes import Note
@@ -67,6 +68,7 @@ class Pass:
     overlap: str | None = None  # fingerprint of the overlap among the slices
     outside: bool = False  # whether the keys of rows outside `where` are read too, and leave the target
     deletion: Deletion | None = None  # of the keys among the slices that the source lacks; None: they stay
+    followed_to: FollowedTo | None = None  # where the table stands in the source's log after it
 
     @property
     def rows(self) -> int:

@@ -14,6 +14,7 @@ from floodmark.config.load import TableOptions
 from floodmark.log.fold import State
 from floodmark.log.following import Unfollowed
 from floodmark.model.changes import FollowedTo, Reconcile
+from floodmark.model.commit import DataFile
 from floodmark.model.position import Position
 from floodmark.model.run import Lag
 from floodmark.model.table import Recipe, Table
@@ -42,7 +43,7 @@ class FollowStep:
     do: Literal["copy", "resume", "changes", "reconcile", "nothing"]
     followed_to: FollowedTo | None = None
     position: Position | None = None  # of a table that is read by a cursor from now on
-    files: tuple[str, ...] = ()  # that name the keys that have changed
+    files: tuple[DataFile, ...] = ()  # that hold the keys that have changed
     why: tuple[Doubt, ...] = ()  # it is compared
 
     def as_json(self) -> dict[str, Any]:

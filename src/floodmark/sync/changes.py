@@ -13,10 +13,13 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import pairwise
 
+from floodmark.clean.changes import clean_changes, due
+from floodmark.clean.remove import SLACK
 from floodmark.extract.changes import LogJob, LogRead
 from floodmark.log import source_log
 from floodmark.log.claim import HeldTable
 from floodmark.log.fold import State
+from floodmark.log.log import Log
 from floodmark.model.changes import (
     FollowedChanges,
     KeyDescription,
@@ -25,10 +28,10 @@ from floodmark.model.changes import (
     LogPlace,
 )
 from floodmark.model.commit import DataFile
-from floodmark.model.errors import DataError, FloodmarkError
+from floodmark.model.errors import ConfigError, DataError
 from floodmark.model.events import Underway
 from floodmark.model.table import Table
-from floodmark.model.times import parse_moment
+from floodmark.model.times import ago, parse_moment
 from floodmark.services import Services
 from floodmark.source.binlog.dump import LogEvents
 from floodmark.source.binlog.end import (
@@ -44,7 +47,7 @@ from floodmark.source.binlog.end import (
 from floodmark.source.binlog.fitness import fitness, log_facts
 from floodmark.source.binlog.gtid import GtidSet, plus_gtids
 from floodmark.source.binlog.walk import joined
-from floodmark.source.describe import Unseen, discover
+from floodmark.source.describe import discover
 from floodmark.source.session import Session
 
 # Bytes of the log that the driver reads itself: Spark takes longer to start.
@@ -60,7 +63,7 @@ class Overtaken(Exception):
 
 
 def follow_log(services: Services, names: Sequence[str]) -> State:
-    """Reads what is new in the binary log for these tables, all that are followed, and commits it.
+    """Reads what is new in the binary log for these tables and all others that follow it, and commits it.
 
     Returns the state of the source's log of changes, by which each table knows what it has not followed yet.
     """
@@ -71,6 +74,23 @@ def follow_log(services: Services, names: Sequence[str]) -> State:
                 return _Attempt(services, held, names).go()
             except Overtaken:
                 held.release()
+    finally:
+        held.release()
+
+
+def clean_log(services: Services) -> None:
+    """Removes the key files that every table has followed, if that is due."""
+    held = source_log.source_log(services.store, services.run)
+    state = source_log.read(held)
+    cleaned = state.source.cleaned_at if state.source is not None else None
+    if state.source is None or (cleaned and parse_moment(cleaned) > ago(datetime.now(UTC), SLACK)):
+        return
+    followed = {name: Log(services.store, name).read().follows_from for name in state.source.tables}
+    if due(state, followed, datetime.now(UTC)) is None:
+        return
+    try:
+        if source_log.hold(held, lambda now: now.digest == state.digest, seconds=0.0):
+            clean_changes(held, followed, datetime.now(UTC))
     finally:
         held.release()
 
@@ -135,8 +155,11 @@ class _Attempt:
     """One attempt, on the state of the source's log at its beginning."""
 
     def __init__(self, services: Services, held: HeldTable, names: Sequence[str]) -> None:
-        self.services, self.held, self.names = services, held, names
+        self.services, self.held = services, held
         self.state = source_log.read(held)
+        listened = self.state.source.tables if self.state.source is not None else ()
+        still = (name for name in listened if services.config.options(name).changes == "binlog")
+        self.names = list(dict.fromkeys((*names, *still)))
         self.began = time.monotonic()
 
     def go(self) -> State:
@@ -303,8 +326,6 @@ class _Attempt:
                     found.append(
                         described(discover(session, name, config.options(name), config.source.database))
                     )
-                except Unseen:
+                except (ConfigError, DataError):  # its own plan will say so
                     continue
-                except FloodmarkError as error:
-                    raise error.of(name) from None
         return found

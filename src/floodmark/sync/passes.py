@@ -274,7 +274,7 @@ def _commit(
         loads.offer(run)
     window_id = claim.window.id if claim.window is not None and one.kind == "window" else None
     reread_id = claim.reread.id if claim.reread is not None and one.kind == "columns" else None
-    if not (files or window_id or reread_id or one.overlap is not None):
+    if not (files or window_id or reread_id or one.overlap is not None or one.followed_to):
         return
     snapshot = table.mode == "full" and one.kind == "window"
     commit = run.held.draft(
@@ -288,6 +288,7 @@ def _commit(
         slices=tuple(sorted(r.slice.number for r in results)) if window_id or reread_id else (),
         overlap=mark(state, results[0].fingerprint) if snapshot else one.overlap,
         snapshot=_held_by(state, results) if snapshot else None,
+        followed_to=one.followed_to,
     )
     changed = [values for result in results for values in result.changed]
     counts = {"rows_reread" if commit.beside else "rows_extracted": rows}

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -36,6 +36,7 @@ from floodmark.source.describe import Discovered, discover_with_notes, resolve
 from floodmark.source.session import Session
 from floodmark.store.store import Store
 from floodmark.sync import deletes
+from floodmark.sync.news import LogNews, stored_news
 
 
 @dataclass(frozen=True)
@@ -176,12 +177,15 @@ def plan_several(config: Config, names: Sequence[str], all_tables: bool, options
         lambda purpose: Session(config.source, purpose=purpose), names, all_tables
     )
     plans: list[Preview] = []
+    news = LogNews()
+    if any(config.options(name).changes == "binlog" for name in tables):
+        news = stored_news(Store(config.store), lambda: Session(config.source, purpose="plan"))
     failed = [one.error.of(one.table) for one in unknown if one.error is not None]
     for name in tables:
         if all_tables and stored.retired(name):
             continue
         try:
-            plans.append(plan(config, name, replace(options, tables=len(tables))))
+            plans.append(plan(config, name, replace(options, tables=len(tables)), news))
         except Interrupted:
             raise
         except FloodmarkError as error:
@@ -189,9 +193,7 @@ def plan_several(config: Config, names: Sequence[str], all_tables: bool, options
     return PlanReports(tuple(plans), tuple(failed))
 
 
-def plan(
-    config: Config, name: str, options: SyncOptions, news: Mapping[str, TableNews] | None = None
-) -> Preview:
+def plan(config: Config, name: str, options: SyncOptions, news: LogNews | None = None) -> Preview:
     """What the next sync of a table would do; `news`: what the source's log says of the tables that follow it."""
     store = Store(config.store)
     with Session(config.source, purpose="plan") as session:
@@ -203,7 +205,9 @@ def plan(
         request = replace(options, slice_rows=chosen.slice_rows)
         with about(name):
             found = discover_with_notes(session, name, chosen, config.source.database)
-            source = source_of(session, found, log.read(), chosen, news=(news or {}).get(name))
+            state = log.read()
+            heard = news.of(state) if news is not None and chosen.changes == "binlog" else None
+            source = source_of(session, found, state, chosen, news=heard)
             made = preview(source, found, config, log, request, Starts(store, config))
     ours = StorePipeline(store, config.warehouse.label).known_id
     return replace(made, load=look_briefly(config.warehouse, log, made.state, made.plan.table, ours))

@@ -6,24 +6,29 @@ began. What is written meanwhile is found by the next pass. A crash repeats it, 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import replace
 
-from floodmark.extract.keys import key_table
+from floodmark.extract.keys import key_table, portions
+from floodmark.extract.keys import read_keys as read_log_keys
 from floodmark.log.fold import Progress
+from floodmark.model.changes import DoesNotFit
 from floodmark.model.commit import Batch, Restore
-from floodmark.model.errors import ConfigError
+from floodmark.model.errors import ConfigError, DataError
 from floodmark.model.position import Key
 from floodmark.model.table import Table
 from floodmark.model.text import counted
 from floodmark.model.window import Intent
 from floodmark.plan.decide import Deletion, TablePlan, again
-from floodmark.plan.followed import FollowStep, said_doubts
+from floodmark.plan.followed import Doubt, FollowStep, said_doubts
 from floodmark.plan.keys import slices
 from floodmark.sync import loads
 from floodmark.sync.passes import append, read
 from floodmark.sync.work import TableRun, hold
 from floodmark.verify.compare import check_compared, compare
+
+logger = logging.getLogger("floodmark")
 
 
 def reconcile(run: TableRun, table: Table, step: FollowStep) -> None:
@@ -51,6 +56,32 @@ def reconcile(run: TableRun, table: Table, step: FollowStep) -> None:
         append(run, run.held.draft(Restore, position=step.position, note=said_doubts(step)))
     repaired = f"{counted(len(keys) - gone, 'row')} read again, {gone:,} {fate(run)}"
     run.account.note(f"{said_doubts(step)}, so source and target were compared: {repaired}")
+
+
+def follow(run: TableRun, table: Table, step: FollowStep) -> None:
+    """Reads the rows behind the keys that the source's log names, under our claim; what the source lacks is deleted.
+
+    Only the last commit says how far the table has followed the log, so a crash repeats the pass. Key files that are
+    gone, or were written for another key, are a reason to compare.
+    """
+    deletion = None if run.options.deletes == "ignore" else Deletion()
+    groups = list(portions(step.files))
+    for number, group in enumerate(groups, 1):
+        try:
+            keys = read_log_keys(run.services.store, table, group)
+        except (DoesNotFit, DataError) as unfit:
+            logger.info("%s: %s", run.name, unfit, extra={"table": run.name, "step": "follow"})
+            why: Doubt = "ddl" if isinstance(unfit, DoesNotFit) else "lost"
+            reconcile(run, table, replace(step, do="reconcile", files=(), why=(why,)))
+            return
+        if number > 1:  # a claim for each pass: its number tells which version of a row was read later
+            run.held.claim(Intent("sync", table))
+        upto = step.followed_to if number == len(groups) else None
+        pieces, outside = slices(table, keys), bool(table.recipe.where)
+        passes = again(table, pieces, outside=outside, deletion=deletion)
+        read(run, TablePlan(Intent("sync", table), tuple(replace(one, followed_to=upto) for one in passes)))
+    if run.state.followed_to != step.followed_to:  # there was no key to read
+        append(run, run.held.draft(Batch, schema=table.fingerprint, followed_to=step.followed_to))
 
 
 def read_keys(

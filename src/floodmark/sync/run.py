@@ -28,6 +28,8 @@ from floodmark.services import Services
 from floodmark.spark.context import Spark, WarmSpark
 from floodmark.status.live import LiveDocuments
 from floodmark.store.store import Store
+from floodmark.sync.changes import clean_log, follow_log
+from floodmark.sync.news import LogNews, news_of, stored_news
 from floodmark.sync.table import refuse_table, repair_table, sync_table
 from floodmark.sync.work import Work
 from floodmark.verify.run import Verified, findings
@@ -99,6 +101,7 @@ def sync(
                     shown = refuse_table(work.table(one.table), one.error)
                     unknown[number] = one = replace(one, watermark=shown)
                 emit(events.Ended(one.table, one))
+            _read_log(work, tables)
             runs = [partial(sync_table, work.table(name, len(tables))) for name in tables]
             try:
                 done = work.side_by_side(runs)
@@ -111,6 +114,7 @@ def sync(
                 new = first_named(services.store, work.stored.new, keep=not options.dry_run)
             if new:
                 emit(events.Noted("", f"{said_new(new)} (`new_tables`)"))
+            _clean_log(work)
             report = work.report(reports, new)
             if reported is None or reported.wanted(report, None, time.monotonic()):
                 _leave(work, report)
@@ -122,6 +126,37 @@ def sync(
     if not options.dry_run:
         emit(events.RunEnded("", report))
     return report
+
+
+def _read_log(work: Work, tables: Sequence[str]) -> None:
+    """Reads the source's binary log once, for all tables that follow it; if it fails, the others still have their turn."""
+    services, options = work.services, work.options
+    following = [name for name in tables if services.config.options(name).changes == "binlog"]
+    if not following or (options.load_only and not options.verify_data):
+        return
+    began = time.time()
+    try:
+        if options.dry_run:
+            work.news = stored_news(services.store, lambda: services.session("changes"))
+        else:
+            state = follow_log(services, following)
+            held_back = state.source is not None and bool(state.source.end.held_back_by)
+            work.news = news_of(services.store, state, None if held_back else began)
+    except Interrupted:
+        raise
+    except FloodmarkError as error:
+        work.news = LogNews(error=error)
+
+
+def _clean_log(work: Work) -> None:
+    """Removes key files that are no longer needed; a failure changes nothing for the tables."""
+    if work.news.state is not None and not work.options.dry_run:
+        try:
+            clean_log(work.services)
+        except Interrupted:
+            raise
+        except FloodmarkError as error:
+            logger.info("key files could not be removed: %s", error.message)
 
 
 def repairing(force: bool = False) -> Callable[[Services, str, int], Verified]:

@@ -48,7 +48,7 @@ from floodmark.source.session import Session
 from floodmark.sync import deletes, loads
 from floodmark.sync.passes import append, check_gives_way, only_if_changed, read, remove
 from floodmark.sync.preview import Preview, load_plan, preview, source_of
-from floodmark.sync.reconcile import fate, read_keys, reconcile
+from floodmark.sync.reconcile import fate, follow, read_keys, reconcile
 from floodmark.sync.work import TableRun, hold
 from floodmark.verify.compare import check_compared, compare, described
 from floodmark.verify.lookup import Differences
@@ -82,7 +82,12 @@ def sync_table(run: TableRun) -> TableReport:
             with run.account.timed("extract"):
                 nothing = twice(partial(extract, run))
             if left := run.report.rows_deleted:
-                run.account.note(f"{counted(left, 'row')} no longer matching `where`: {fate(run)}")
+                gone = (
+                    "no longer at the source"
+                    if run.options.changes == "binlog"
+                    else "no longer matching `where`"
+                )
+                run.account.note(f"{counted(left, 'row')} {gone}: {fate(run)}")
             if run.state.retired and not asked.dry_run:
                 run.held.hold("sync")  # brings it back
         elif asked.dry_run and run.state.table is not None:
@@ -176,10 +181,8 @@ def _step(run: TableRun, table: Table, step: FollowStep) -> None:
     """What a table that follows the source's log does besides being copied."""
     if step.do == "reconcile":
         reconcile(run, table, step)
-    elif step.files:
-        raise NotImplementedError("reading the keys that the source's log names")
     else:
-        append(run, run.held.draft(Batch, schema=table.fingerprint, followed_to=step.followed_to))
+        follow(run, table, step)
 
 
 def _create_target(run: TableRun, plan: TablePlan) -> None:

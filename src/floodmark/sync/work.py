@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -26,6 +26,7 @@ from floodmark.plan.reread import check as check_recipe
 from floodmark.plan.reread import known_rows, question
 from floodmark.plan.tables import StoredTables, shared
 from floodmark.services import Services
+from floodmark.sync.news import LogNews
 
 T = TypeVar("T")
 
@@ -84,8 +85,9 @@ class Work:
         self.pipeline = StorePipeline(services.store, services.config.warehouse.label)
         self.starts = Starts(services.store, services.config)
         self.stored = StoredTables(services.config, services.store)
-        # What the source's log says of the tables that follow it, read before any of them is.
-        self.news: Mapping[str, TableNews] = {}
+        self.news = (
+            LogNews()
+        )  # what the source's log says of the tables that follow it, read before any of them is
         self.all_tables = False  # whether the user asked for all tables rather than naming them
         self.ended: list[TableReport] = []  # the tables whose runs have ended
         self._lock = threading.Lock()
@@ -105,7 +107,6 @@ class Work:
             Account(name, services.emit),
             HeldTable(services.store, name, services.run),
             LoadThread(),
-            self.news.get(name),
         )
 
     def side_by_side(self, runs: Sequence[Callable[[], T]]) -> list[T]:
@@ -245,7 +246,11 @@ class TableRun:
     account: Account
     held: HeldTable
     loads: LoadThread
-    news: TableNews | None = None  # what the source's log says of the table
+
+    @property
+    def news(self) -> TableNews | None:
+        """What the source's log says of the table, as its own log is now; None: it does not follow that."""
+        return self.work.news.of(self.state) if self.options.changes == "binlog" else None
 
     @property
     def services(self) -> Services:

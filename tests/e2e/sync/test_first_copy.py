@@ -20,7 +20,7 @@ from floodmark.plan.followed import TableNews
 from floodmark.store.store import Store
 from floodmark.sync.preview import plan
 from tests.conftest import Silent, Workspace
-from tests.support.following import followed, news, refused, stands
+from tests.support.following import Told, followed, news, refused, stands
 from tests.support.held_sync import batches, rows, until
 
 pytestmark = pytest.mark.source
@@ -195,7 +195,9 @@ def test_plan_says_what_comes_next_and_why(workspace: Workspace) -> None:
     name = workspace.full_name("orders")
 
     def planned(heard: TableNews) -> str:
-        return "\n".join(plan_lines(plan(workspace.settings, name, SyncOptions(dry_run=True), {name: heard})))
+        return "\n".join(
+            plan_lines(plan(workspace.settings, name, SyncOptions(dry_run=True), Told(heard=heard)))
+        )
 
     first = planned(news(3))
     assert "upsert, follows the binary log, key (id)" in first

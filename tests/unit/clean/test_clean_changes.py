@@ -111,7 +111,7 @@ def test_keys_of_a_prepared_transaction_stay_until_its_commit_is_followed(held: 
     assert cleaned(held, {ORDERS: before, ITEMS: before}) == 1 and there(held) == {file.path}
     read = FollowedChanges(at(250), at(300), {ORDERS: changed(file)})
     source_log.append(held, read, end(300), SERVER)
-    assert waiting(held.log, held.state, {ORDERS: before})[ORDERS].files == (file.path,)
+    assert waiting(held.log, held.state, {ORDERS: before})[ORDERS].files == (file,)
     held.state = replace(held.state, source=replace(held.state.source, cleaned_at=None))  # type: ignore[type-var]
     assert clean_changes(held, {ORDERS: before, ITEMS: before}, LATER) is None
     after = here(held.state)

@@ -54,7 +54,7 @@ def again(store: Store) -> State:
 
 def files_of(state: State, log: Log, name: str, followed) -> tuple[str, ...]:  # type: ignore[no-untyped-def]
     found = waiting(log, state, {name: followed})
-    return found[name].files if name in found else ()
+    return tuple(f.path for f in found[name].files) if name in found else ()
 
 
 # What is stored.

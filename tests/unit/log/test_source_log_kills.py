@@ -102,7 +102,7 @@ def checked(store: Store) -> None:
     followed = FollowedTo(state.log, begun.n, log.commit(begun.n)[1], at(100), SERVER)
     found = waiting(log, state, {ORDERS: followed, ITEMS: followed})
     for name, each in found.items():
-        assert len(each.files) == 1 and not each.reconcile and store.get(each.files[0]), name
+        assert len(each.files) == 1 and not each.reconcile and store.get(each.files[0].path), name
     assert set(found) == {ORDERS, ITEMS}
     assert not log.findings
 

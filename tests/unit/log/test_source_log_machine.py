@@ -215,9 +215,9 @@ class Machine(RuleBasedStateMachine):
             return
         if found.reconcile:
             one.whole = len(self.events)
-        for path in () if found.reconcile else found.files:
-            content = self.store.get(path)
-            assert content is not None, f"{path} is gone, and was to be followed"
+        for file in () if found.reconcile else found.files:
+            content = self.store.get(file.path)
+            assert content is not None, f"{file.path} is gone, and was to be followed"
             one.looked |= dict.fromkeys(json.loads(content), len(self.events))
         if not dies:
             one.followed = found.upto

@@ -14,7 +14,7 @@ from floodmark.model.run import Lag
 from floodmark.model.window import Window
 from floodmark.plan.followed import FollowStep, followed_lag, followed_plan, said_why, untouched
 from tests.support.described import changed
-from tests.support.following import news, stands
+from tests.support.following import key_file, news, stands
 from tests.support.samples import TABLE, at
 
 BY_KEY = changed(TABLE, cursor=None, changes="binlog")
@@ -40,7 +40,7 @@ COPY = Window("w", None, None, "key", ((10,), (20,)), followed_to=stands(3))
         pytest.param(after(followed_to=stands(3)), news(4), FollowStep("nothing", stands(3)), id="nothing new"),
         pytest.param(
             after(followed_to=stands(3)), news(6, files=("a", "b")),
-            FollowStep("changes", stands(6), files=("a", "b")), id="keys that have changed",
+            FollowStep("changes", stands(6), files=(key_file("a"), key_file("b"))), id="keys that have changed",
         ),
         pytest.param(
             after(followed_to=stands(3)), news(6, "truncate", "ddl", files=("a",)),
@@ -90,7 +90,7 @@ def test_every_reason_to_compare_has_words(why: Reconcile) -> None:
 def test_each_step_says_up_to_where_the_log_was_read() -> None:
     for do in ("copy", "changes", "nothing"):
         assert "binlog.000001:4000" in said_why(FollowStep(do, stands(4)))
-    assert FollowStep("changes", stands(4), files=("a",)).as_json() == {
+    assert FollowStep("changes", stands(4), files=(key_file("a"),)).as_json() == {
         "step": "changes", "upto": {"commit": 4, "position": "binlog.000001:4000"}, "key_files": 1, "because": [],
     }  # fmt: skip
 
