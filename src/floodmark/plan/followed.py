@@ -2,7 +2,7 @@
 
 The log names keys that have changed, and the rows are read from the table, so no row has to be read at any one moment:
 whatever changes after the commit that a copy or a comparison notes before it begins is read again by key
-(docs/decisions/0025-keys-from-the-binary-log.md).
+(docs/decisions/0026-keys-from-the-binary-log.md).
 """
 
 from __future__ import annotations
