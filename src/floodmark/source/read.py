@@ -117,6 +117,7 @@ class Batches:
                 raise UnfitValue(
                     f"column {self._fields[i].column}: {unfit.what}{self._row(cells, unfit.index)}",
                     hint=unfit.hint,
+                    table=self._table.name,
                 ) from None
         self.rows += len(cells[0])
         return pa.RecordBatch.from_arrays(done, schema=self._schema)
@@ -144,6 +145,7 @@ class Batches:
             raise DataError(
                 f"MySQL warned that values were lost while reading: {(message or b'').decode(errors='replace')}",
                 hint=hint_for(meaning(code), self._session.spec),
+                table=self._table.name,
             )
 
 
@@ -407,6 +409,7 @@ def check_lengths(session: Session, table: Table, window: Window | None, limits:
                 raise DataError(
                     f"column {field.column}: a value of {int(cell):,} bytes, but the warehouse holds at most {limit:,}",
                     hint=way_out(field, table, limits),
+                    table=table.name,
                 )
 
 
