@@ -26,6 +26,7 @@ from floodmark.model.changes import (
     LogEnd,
     LogIdentity,
     LogPlace,
+    TableChanges,
 )
 from floodmark.model.commit import DataFile
 from floodmark.model.errors import ConfigError, DataError
@@ -46,7 +47,7 @@ from floodmark.source.binlog.end import (
 )
 from floodmark.source.binlog.fitness import fitness, log_facts
 from floodmark.source.binlog.gtid import GtidSet, plus_gtids
-from floodmark.source.binlog.walk import joined
+from floodmark.source.binlog.walk import joined, plus
 from floodmark.source.describe import discover
 from floodmark.source.session import Session
 
@@ -151,6 +152,20 @@ class LogFound:
     files: tuple[DataFile, ...] = ()
 
 
+def _relaid(changes: TableChanges | None) -> bool:
+    """Whether a table's layout may be another one after these changes."""
+    return changes is not None and bool(changes.statements or {"ddl", "unlisted"} & {*changes.reconcile})
+
+
+def _unheard(followed: FollowedChanges, names: Sequence[str]) -> FollowedChanges:
+    """What a read has found, in which nobody looked for the rows of these tables."""
+    marks = {
+        name: plus(followed.tables.get(name, TableChanges()), TableChanges(reconcile=("unlisted",)))
+        for name in names
+    }
+    return replace(followed, tables={**followed.tables, **marks}) if marks else followed
+
+
 class _Attempt:
     """One attempt, on the state of the source's log at its beginning."""
 
@@ -160,6 +175,9 @@ class _Attempt:
         listened = self.state.source.tables if self.state.source is not None else ()
         still = (name for name in listened if services.config.options(name).changes == "binlog")
         self.names = list(dict.fromkeys((*names, *still)))
+        self.unheard: list[
+            str
+        ] = []  # tables whose descriptions are lost, so that their rows were not looked for
         self.began = time.monotonic()
 
     def go(self) -> State:
@@ -171,20 +189,28 @@ class _Attempt:
             begin = self._start(now)
             return source_log.listen(self.held, self._described(self.names), begin=begin)
         found = self._read(now)
-        again = [
-            name for name, one in found.followed.tables.items() if one.statements or "ddl" in one.reconcile
-        ]
+        followed = _unheard(found.followed, self.unheard)
         new = [name for name in self.names if name not in source.tables]
         left = [name for name in source.tables if name not in self.names]
-        if not (new or left) and self._quiet(found.followed):
-            return self.state
+        # Where nothing tells what has happened, any layout may have changed.
+        again = [
+            name
+            for name in source.tables
+            if name not in left and (followed.reconcile or _relaid(followed.tables.get(name)))
+        ]
+        descriptions = self._described([*new, *again])
+        # A table that can't be described is listed anew once it can be: its rows may not be read by an old layout.
+        shown = {one.name for one in descriptions}
+        left += [name for name in again if name not in shown]
+        if not (descriptions or left) and self._quiet(followed, now):
+            end = replace(source.end, held_back_by=found.end.held_back_by)
+            return replace(self.state, source=replace(source, end=end))
         self._claim()
-        descriptions = self._described([*new, *(name for name in again if name not in left)])
         return source_log.append(
             self.held,
-            found.followed,
+            followed,
             found.end,
-            replace(now.identity, created=found.created.get(found.followed.next_start.file, 0)),
+            replace(now.identity, created=found.created.get(followed.next_start.file, 0)),
             files=found.files,
             described=descriptions,
             left=left,
@@ -211,10 +237,12 @@ class _Attempt:
         assert claim is not None
         return claim.n
 
-    def _quiet(self, followed: FollowedChanges) -> bool:
+    def _quiet(self, followed: FollowedChanges, now: LogNow) -> bool:
         """Whether a read has found nothing that must be committed now."""
         source = self.state.source
         assert source is not None and self.state.updated_at is not None
+        if source.identity.server != now.identity.server:
+            return False  # the tables are to be read on the server whose log this is now
         if followed.tables or followed.reconcile or followed.prepared != tuple(x.xa for x in source.prepared):
             return False
         age = (datetime.now(UTC) - parse_moment(self.state.updated_at)).total_seconds()
@@ -280,7 +308,9 @@ class _Attempt:
         else:
             self._claim()  # tasks write by themselves
         source = self.state.source
-        listened = source_log.descriptions(self.held.log, self.state, tuple(source.tables if source else ()))
+        names = tuple(source.tables if source else ())
+        listened = source_log.descriptions(self.held.log, self.state, names)
+        self.unheard = [name for name in names if name not in listened]
         jobs = [
             LogJob(
                 spec.source, spec.store, number, start, upto, listened, services.run, self.held.state.n,

@@ -49,7 +49,10 @@ def reconcile(run: TableRun, table: Table, step: FollowStep) -> None:
     kept = run.options.deletes == "ignore"
     # Extra rows that the source has exist twice, or their key reads differently.
     keys = (*found.missing, *(key for key, _ in found.different), *found.extra)
-    gone = read_keys(run, table, keys, "repair", None if kept else Deletion(found.rows_warehouse))
+    # What `where` excludes leaves the target even where deleted rows stay.
+    outside = kept and bool(table.recipe.where)
+    deletion = None if kept else Deletion(found.rows_warehouse)
+    gone = read_keys(run, table, keys, "repair", deletion, outside=outside)
     if step.followed_to is not None:
         append(run, run.held.draft(Batch, schema=table.fingerprint, followed_to=step.followed_to))
     else:
@@ -67,6 +70,8 @@ def follow(run: TableRun, table: Table, step: FollowStep) -> None:
     deletion = None if run.options.deletes == "ignore" else Deletion()
     groups = list(portions(step.files))
     for number, group in enumerate(groups, 1):
+        if number > 1:  # a claim for each pass: its number tells which version of a row was read later
+            run.held.claim(Intent("sync", table))
         try:
             keys = read_log_keys(run.services.store, table, group)
         except (DoesNotFit, DataError) as unfit:
@@ -74,8 +79,6 @@ def follow(run: TableRun, table: Table, step: FollowStep) -> None:
             why: Doubt = "ddl" if isinstance(unfit, DoesNotFit) else "lost"
             reconcile(run, table, replace(step, do="reconcile", files=(), why=(why,)))
             return
-        if number > 1:  # a claim for each pass: its number tells which version of a row was read later
-            run.held.claim(Intent("sync", table))
         upto = step.followed_to if number == len(groups) else None
         pieces, outside = slices(table, keys), bool(table.recipe.where)
         passes = again(table, pieces, outside=outside, deletion=deletion)
@@ -85,14 +88,20 @@ def follow(run: TableRun, table: Table, step: FollowStep) -> None:
 
 
 def read_keys(
-    run: TableRun, table: Table, keys: Sequence[Key], purpose: str, deletion: Deletion | None
+    run: TableRun,
+    table: Table,
+    keys: Sequence[Key],
+    purpose: str,
+    deletion: Deletion | None,
+    *,
+    outside: bool = False,
 ) -> int:
     """Reads and commits the rows of these keys under our claim, moving no position; returns how many were removed."""
     before = run.report.rows_deleted
     if keys:
         hold(run, purpose, table)
         pieces = slices(table, key_table(table, keys))
-        read(run, TablePlan(Intent(purpose, table), again(table, pieces, deletion=deletion)))
+        read(run, TablePlan(Intent(purpose, table), again(table, pieces, outside=outside, deletion=deletion)))
     return run.report.rows_deleted - before
 
 

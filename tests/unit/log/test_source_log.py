@@ -12,7 +12,7 @@ from floodmark.clean.copies import Keep, choose
 from floodmark.config.load import CopiesTo, StoreSpec
 from floodmark.log import source_log
 from floodmark.log.document import commit_path, primary_path
-from floodmark.log.fold import Damaged, State
+from floodmark.log.fold import Damaged, Progress, State
 from floodmark.log.following import here, lowest, to_read, unread
 from floodmark.log.lease import lease_path
 from floodmark.log.log import Log, tables
@@ -24,6 +24,7 @@ from floodmark.model.errors import ConflictError, TransientError
 from floodmark.model.json import dump, load
 from floodmark.store.places import finish
 from floodmark.store.store import Store
+from floodmark.sync.news import news_of
 from tests.support.samples import History
 from tests.support.samples import at as position
 from tests.support.source_logs import (
@@ -50,6 +51,10 @@ def store(tmp_path: Path) -> Store:
 
 def again(store: Store) -> State:
     return Log(store, SOURCE_LOG).read()
+
+
+def opened_table(store: Store) -> State:
+    return replace(Log(store, ORDERS).read(), table_name=ORDERS)
 
 
 def files_of(state: State, log: Log, name: str, followed) -> tuple[str, ...]:  # type: ignore[no-untyped-def]
@@ -224,6 +229,22 @@ def test_key_files_come_in_the_logs_order_and_only_those_after_the_place_followe
     upto = waiting(held.log, held.state, {ORDERS: middle})[ORDERS].upto
     assert upto == here(held.state)
     assert waiting(held.log, held.state, {ORDERS: upto, ITEMS: upto}) == {}
+
+
+def test_a_table_that_another_run_brought_further_than_our_read_has_nothing_pending(store: Store) -> None:
+    held = opened(store, ORDERS)
+    first = here(held.state)
+    assert first is not None
+    ours = news_of(store, held.state, 5.0)
+    touch(held, ORDERS, upto=200)
+    further = here(held.state)
+    table = replace(opened_table(store), progress=Progress(started=True, followed_to=further))
+    said = ours.of(table)
+    assert said is not None and (said.pending, said.newest) == (None, further)
+    # A log that has never been there is another matter: the store went back to an earlier state.
+    beyond = replace(first, n=first.n + 9)
+    said = ours.of(replace(table, progress=Progress(started=True, followed_to=beyond)))
+    assert said is not None and said.pending is not None and said.pending.reconcile == ("lost",)
 
 
 def test_where_the_log_could_not_tell_the_table_is_reconciled(store: Store) -> None:

@@ -477,7 +477,6 @@ class Walk:
                 prepared=tuple(
                     PreparedXa(xid, _changes(group), begin)
                     for xid, (group, begin) in self._prepared.items()
-                    if group
                 ),
                 reconcile=tuple(self._reconcile),
                 transactions=self._transactions,

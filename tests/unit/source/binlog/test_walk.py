@@ -314,6 +314,15 @@ def test_a_commit_whose_rows_were_not_read_reconciles_all() -> None:
     assert why == ()
 
 
+def test_a_transaction_of_tables_that_nobody_follows_reconciles_none() -> None:
+    first = Read(prepared(1, "x", table_map(1, "shop.other"), insert(1, 1)))
+    second = Read(ends(2, "x"))
+    assert both(first, second) == (TableChanges(), (), ())
+    assert both(second, second, prepared=first.found.prepared)[2] == ("unprepared",)
+    found = joined([second.stretch], LogEnd(second.found.next_start), prepared=first.found.prepared)
+    assert (found.reconcile, found.prepared) == ((), ())
+
+
 def test_a_transaction_that_was_prepared_in_an_earlier_read_brings_its_files() -> None:
     earlier = PreparedXa("X'78',X'',1", {"shop.a": TableChanges(inserts=3, files=("old",))}, START)
     found, open_xa, _ = both(Read(transaction(1)), Read(ends(2, "x")), prepared=[earlier])
