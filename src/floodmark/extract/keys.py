@@ -86,18 +86,22 @@ def portions(files: Sequence[DataFile], most: int = HELD) -> Iterator[list[DataF
 
 def read_keys(store: Store, table: Table, files: Sequence[DataFile]) -> pa.Table:
     """The keys in files of the source's log, sorted, each once; DoesNotFit if the key has been another one since."""
-    wanted = _own_fields(table)
-    found = [schema_of(wanted).empty_table()]
+    found = [schema_of(_own_fields(table)).empty_table()]
     with scratched("floodmark-keys-") as folder:
         for path in fetch(store, files, folder, table.name):
             with pq.ParquetFile(path) as file:
-                schema = file.schema_arrow
-                for field in wanted:
-                    there = schema.field(field.name).type if field.name in schema.names else None
-                    if there is None or not same_in_file(there, field.arrow):
-                        raise DoesNotFit(f"{field.name} is {field.arrow}, but {there} in the log's keys")
-                found.append(distinct(file.read([f.name for f in wanted]).cast(found[0].schema)))
+                found.append(fitting(table, file.read()))
     return distinct(pa.concat_tables(found))
+
+
+def fitting(table: Table, keys: pa.Table) -> pa.Table:
+    """Keys of the source's log as the table's, sorted, each once; DoesNotFit if the key has been another one since."""
+    wanted = _own_fields(table)
+    for field in wanted:
+        there = keys.schema.field(field.name).type if field.name in keys.schema.names else None
+        if there is None or not same_in_file(there, field.arrow):
+            raise DoesNotFit(f"{field.name} is {field.arrow}, but {there} in the log's keys")
+    return distinct(keys.select([f.name for f in wanted]).cast(schema_of(wanted)))
 
 
 def key_table(table: Table, keys: Sequence[Key]) -> pa.Table:

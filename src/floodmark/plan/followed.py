@@ -7,6 +7,7 @@ whatever changes after the commit that a copy or a comparison notes before it be
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -162,4 +163,9 @@ def said_why(step: FollowStep) -> str:
 
 def said_doubts(step: FollowStep) -> str:
     """Why both sides are compared."""
-    return " and ".join(dict.fromkeys(_DOUBTS[doubt] for doubt in step.why))
+    return said_reasons(step.why)
+
+
+def said_reasons(why: Iterable[Doubt]) -> str:
+    """Why the log can't tell which rows have changed."""
+    return " and ".join(dict.fromkeys(_DOUBTS[doubt] for doubt in why))

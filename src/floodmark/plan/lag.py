@@ -12,17 +12,23 @@ import time
 from collections.abc import Mapping
 
 from floodmark.config.load import Config, SourceSpec
+from floodmark.log import source_log
 from floodmark.log.fold import State
+from floodmark.log.following import here
+from floodmark.log.log import Log
 from floodmark.model import zones as clock
+from floodmark.model.changes import SOURCE_LOG
 from floodmark.model.errors import FloodmarkError
 from floodmark.model.position import Position
 from floodmark.model.run import Lag
 from floodmark.model.table import Table
 from floodmark.model.times import parse_time, temporal
 from floodmark.model.zones import FUTURE_SLACK
+from floodmark.plan.followed import TableNews, followed_lag
 from floodmark.source import ranges as edges
 from floodmark.source import time_zones
 from floodmark.source.session import Session
+from floodmark.store.store import Store
 
 logger = logging.getLogger("floodmark")
 
@@ -33,14 +39,18 @@ PATIENCE = 3.0
 
 
 def lags(config: Config, states: Mapping[str, State], patience: float = PATIENCE) -> dict[str, Lag]:
-    """The lag of each table for which the source answers in time; other tables are missing."""
+    """The lag of each table for which the source answers in time; other tables are missing.
+
+    That of a table that follows the binary log is how far it is behind the last read of the log: only the store knows.
+    """
+    followed = _followed(config, states)
     asked = {
         name: (state.table, state.position)
         for name, state in states.items()
         if state.table is not None and state.table.cursor is not None and state.position
     }
     if not asked:
-        return {}
+        return followed
     zones = {name: config.options(name).cursor_timezone for name in asked}
     found: dict[str, Lag] = {}
     give_up = time.monotonic() + patience
@@ -61,7 +71,26 @@ def lags(config: Config, states: Mapping[str, State], patience: float = PATIENCE
     thread = threading.Thread(target=ask, name="lag", daemon=True)
     thread.start()
     thread.join(patience)
-    return dict(found)
+    return followed | found
+
+
+def _followed(config: Config, states: Mapping[str, State]) -> dict[str, Lag]:
+    stands = {name: state.followed_to for name, state in states.items() if state.followed_to is not None}
+    if not stands:
+        return {}
+    try:
+        log = Log(Store(config.store), SOURCE_LOG, repairs=False)
+        state = log.read()
+        if (newest := here(state)) is None:
+            return {}
+        waiting = source_log.waiting(log, state, stands)
+    except FloodmarkError as error:
+        logger.debug("the lag is unknown: %s", error, extra={"step": "lag"})
+        return {}
+    found = {
+        name: followed_lag(place, TableNews(newest, waiting.get(name))) for name, place in stands.items()
+    }
+    return {name: lag for name, lag in found.items() if lag is not None}
 
 
 def _session(spec: SourceSpec) -> Session:

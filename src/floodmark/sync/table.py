@@ -50,6 +50,7 @@ from floodmark.sync.passes import append, check_gives_way, only_if_changed, read
 from floodmark.sync.preview import Preview, load_plan, preview, source_of
 from floodmark.sync.reconcile import fate, follow, read_keys, reconcile
 from floodmark.sync.work import TableRun, hold
+from floodmark.verify.changed import set_apart, unexplained
 from floodmark.verify.compare import check_compared, compare, described
 from floodmark.verify.lookup import Differences
 from floodmark.verify.run import Verified, status_of, verify_loaded
@@ -397,8 +398,10 @@ def _repaired(run: TableRun) -> Repaired:
     with run.services.session("verify") as session:
         table = described(run.services, session, run.name)
     known = run.state.table
-    found = after = compare(run.services, table, run.state)
+    found = compare(run.services, table, run.state)
     check_compared(table, found)
+    # Where the log can't tell what has changed since, all that differs is read again.
+    after = found = set_apart(run.services, table, run.state, found)[0]
     if found:
         if table.mode == "full":
             extract(run)  # a new snapshot replaces everything
@@ -410,7 +413,8 @@ def _repaired(run: TableRun) -> Repaired:
             read_keys(run, table, keys, "repair", Deletion(found.rows_warehouse))
         loads.load(run)
         # The same columns as before: those that are new at the source are for the next sync.
-        after = compare(run.services, table, replace(run.state, table=known))
+        then = replace(run.state, table=known)
+        after = unexplained(run.services, table, then, compare(run.services, table, then))
     if not after:
         loads.accept_rows(run)
     return Repaired(table, found, after, run.report)

@@ -194,6 +194,8 @@ def _confirmed(
             continue
         scope, *_ = scope_of(services, table, state, only_keys, also)
         found = look_up(services, scope, list(suspects))
+        if found.rows and table.follows and state.followed_to is not None:
+            return found  # the binary log tells what other runs have loaded meanwhile (`changed`)
         if not found:
             lost = any(suspects[key] for key in found.nowhere) and not _changed(services, table, seen)
             return replace(found, agree=not lost)

@@ -38,7 +38,7 @@ class Differences:
     left_out: int = 0  # rows after the watermark, and those that an update has moved out of `where` since
     rows_source: int = 0  # compared, on either side
     rows_warehouse: int = 0
-    changed: int = 0  # rows that have changed at the source since the snapshot that the target still holds
+    changed: int = 0  # rows that have changed at the source since the target was brought up to date
     compared_with: Literal["source", "snapshot"] = "source"  # the latter if the source has changed since
     agree: bool = True  # False: checksums differ, but no key can be named
     notes: tuple[str, ...] = ()
@@ -51,6 +51,22 @@ class Differences:
 
     def __bool__(self) -> bool:
         return bool(self.rows) or not self.agree
+
+    def without(self, changed: Collection[Key]) -> Differences:
+        """What is left if the rows with these keys differ because they have changed since."""
+        extra = sum(key in changed for key in self.extra)
+        missing = sum(key in changed for key in self.missing)
+        return replace(
+            self,
+            rows_source=self.rows_source - (len(changed) - extra),
+            rows_warehouse=self.rows_warehouse - (len(changed) - missing),
+            missing=tuple(key for key in self.missing if key not in changed),
+            extra=tuple(key for key in self.extra if key not in changed),
+            different=tuple(one for one in self.different if one[0] not in changed),
+            loose=frozenset(key for key in self.loose if key not in changed),
+            outside=tuple(key for key in self.outside if key not in changed),
+            changed=self.changed + len(changed),
+        )
 
 
 def look_up(services: Services, scope: Scope, keys: Sequence[Printed]) -> Differences:

@@ -29,6 +29,7 @@ from floodmark.model.times import just_before, stamp
 from floodmark.plan.tables import StoredTables
 from floodmark.services import Services
 from floodmark.spark.context import Spark, WarmSpark
+from floodmark.verify.changed import unexplained
 from floodmark.verify.compare import (
     check_compared,
     check_different,
@@ -178,6 +179,7 @@ def _compared(services: Services, name: str) -> tuple[Table, State, Differences]
     state = loaded_state(services, table)
     found = compare(services, table, state)
     check_compared(table, found)
+    found = unexplained(services, table, state, found)
     if found:
         check_different(services, table, state)
     return table, state, found

@@ -55,6 +55,8 @@ def scope_of(
     beside = tuple(f for f in every if f.column.name in also and f.field.name not in table.key)
     chosen = (*(named[name] for name in table.key), *beside) if only_keys else every
     order = tuple(named[name] for name in table.order if name in named)
+    if table.follows and state.followed_to is None and state.position is None:
+        raise _no_watermark(table)
     if table.mode == "full" or table.cursor is None:
         return Scope(table, chosen), notes, False
     scope = Scope(
@@ -93,7 +95,11 @@ def _untouched(services: Services, table: Table, future: Value | None) -> Positi
         empty = nth(session, table, table.order, low, None if future is None else (future,), 1) is None
     if empty:
         return low
-    raise DataError(
+    raise _no_watermark(table)
+
+
+def _no_watermark(table: Table) -> DataError:
+    return DataError(
         "there is no watermark to compare up to: the first extraction has not finished, or it was reset",
         hint=f"run floodmark sync -t {table.name} first",
     )
