@@ -384,6 +384,9 @@ class Postgres:
         with self._session() as session:
             return self._ledger(session, log, target, part)
 
+    def load_sums(self) -> list[LoadSum]:
+        return self.ledger_sums(lambda: True)
+
     def ledger_sums(self, free: Callable[[], bool]) -> list[LoadSum]:
         with self._session() as session:
             there = Target(session, self.schema, TARGETS).columns()

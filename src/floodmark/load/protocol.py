@@ -155,6 +155,9 @@ class Warehouse(Protocol):
     def ledger(self, log: str, target: str, part: Part | None = None) -> Ledger:
         """What was loaded from a log, and who fills the target; empty while there is no warehouse."""
 
+    def load_sums(self) -> list[LoadSum]:
+        """The whole ledger, summed up by log and load epoch, for a run: one query, however many tables there are."""
+
     def ledger_sums(self, free: Callable[[], bool]) -> list[LoadSum]:
         """The whole ledger, summed up by log and load epoch, for someone who only watches.
 

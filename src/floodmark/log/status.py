@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from functools import cached_property
 from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import Field
@@ -170,6 +171,7 @@ LIVE = "status/live/"
 DAYS = "status/days/"
 DOCTOR = "status/doctor.json"
 NEW_TABLES = "status/new_tables.json"
+CHECKED = "status/checked/"
 # How often a write is tried again because another writer came first.
 ATTEMPTS = 5
 MOST_KILLED = 5
@@ -177,6 +179,8 @@ MOST_KILLED = 5
 _ABSURD = re.compile(rb"[:\[,]-?\d{300}")
 # Findings listed in a verify's status object; its counts cover all of them.
 MOST_FINDINGS = 60
+# Bytes of the list of checked tables: a name each.
+MOST_CHECKED = 64 << 20
 # Failures and warnings listed in doctor's; its counts cover all checks.
 MOST_CHECKS = 200
 
@@ -494,9 +498,44 @@ def status_path(table_name: str) -> str:
     return f"{TABLES}{encode(table_name)}.json"
 
 
-def read_status(store: Store, table_name: str) -> TableStatus | None:
-    """The table's status; None if it is missing or unreadable."""
-    return parse(TableStatus, store.get(status_path(table_name)), table_name)
+def read_status(store: Store, table_name: str, checked: CheckedTables | None = None) -> TableStatus | None:
+    """The table's status; None if it is missing or unreadable. `checked`: what `read_checked` says, if it is known."""
+    found = parse(TableStatus, store.get(status_path(table_name)), table_name)
+    return None if found is None else (checked or read_checked(store)).on(found)
+
+
+@dataclass(frozen=True)
+class CheckedTables:
+    """The tables that a run has found untouched without reading them: one object, in place of a status of each."""
+
+    run: str = ""
+    at: str = ""  # when the run ended
+    looked: str = ""  # when the source was looked at
+    complete_at: Seconds | None = None  # all that was committed before is extracted
+    tables: tuple[str, ...] = ()
+
+    @cached_property
+    def _names(self) -> frozenset[str]:
+        return frozenset(self.tables)
+
+    def on(self, status: TableStatus) -> TableStatus:
+        """A table's status with this check, unless a later run says something else."""
+        if status.table_name not in self._names or status.exit_code != 0 or not (status.at or "") <= self.at:
+            return status
+        return replace(
+            status, run=self.run, at=self.at, last_check_time=self.looked, success_at=self.at,
+            caught_up_at=self.looked, lag=Lag(seconds=0.0), complete_at=self.complete_at or status.complete_at,
+        )  # fmt: skip
+
+
+def read_checked(store: Store) -> CheckedTables:
+    """The last check of untouched tables; an empty one if there is none."""
+    return parse(CheckedTables, store.get(f"{CHECKED}binlog.json", MOST_CHECKED)) or CheckedTables()
+
+
+def write_checked(store: Store, checked: CheckedTables) -> None:
+    """Overwrites the last check; a failed write is logged and stops nothing."""
+    put(store, f"{CHECKED}binlog.json", dump(checked), "the check of untouched tables")
 
 
 def write_run(

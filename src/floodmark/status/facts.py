@@ -23,9 +23,11 @@ from floodmark.log.lease import LeaseNote, lives
 from floodmark.log.log import Log
 from floodmark.log.recovery import RECORDS, Recovery
 from floodmark.log.status import (
+    CHECKED,
     DAYS,
     LIVE,
     TABLES,
+    CheckedTables,
     Day,
     Killed,
     Live,
@@ -131,9 +133,12 @@ class StoreFacts:
         self._interrupted: dict[str, tuple[LeaseNote, Mark | None]] = {}  # of dead runs
         self._scrub = scrub
         self._statuses = StoredValues(TABLES, self._status)
+        self._checked = StoredValues(CHECKED, lambda name, data: parse(CheckedTables, data))
         self._leases = StoredValues(LEASES, lambda name, data: parse(LeaseNote, data, name))
         self._live = StoredValues(LIVE, lambda name, data: parse(Live, data, name))
-        self._current = [self._marks.look, self._statuses.look, self._leases.look, self._live.look]
+        self._current = [
+            one.look for one in (self._marks, self._statuses, self._checked, self._leases, self._live)
+        ]
         self._recoveries = StoredValues(RECORDS, lambda name, data: parse(Recovery, data))
         self._runs = StoredRuns(RUNS, lambda name, data: parse_run(data, scrub))
         self._months: dict[str, StoredValues[Month]] = {}
@@ -184,6 +189,8 @@ class StoreFacts:
     def _known(self) -> tuple[TableFacts, ...]:
         marks, statuses = self._marks.items(), self._statuses.items()
         leases, live = self._leases.items(), self._live.items()
+        for checked in self._checked.values():
+            statuses = {name: status and checked.on(status) for name, status in statuses.items()}
         found = []
         dead = self._dead_leases()
         # The older tool kept its watermarks in the same place, under names without a dot.

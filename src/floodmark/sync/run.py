@@ -31,6 +31,7 @@ from floodmark.store.store import Store
 from floodmark.sync.changes import clean_log, follow_log
 from floodmark.sync.news import LogNews, news_of, stored_news
 from floodmark.sync.table import refuse_table, repair_table, sync_table
+from floodmark.sync.untouched import Untouched
 from floodmark.sync.work import Work
 from floodmark.verify.run import Verified, findings
 
@@ -102,18 +103,23 @@ def sync(
                     unknown[number] = one = replace(one, watermark=shown)
                 emit(events.Ended(one.table, one))
             _read_log(work, tables)
-            runs = [partial(sync_table, work.table(name, len(tables))) for name in tables]
+            untouched = Untouched(work, [n for n in tables if config.options(n).changes == "binlog"])
+            runs = [work.table(name, len(tables)) for name in tables if name not in untouched.reports]
             try:
-                done = work.side_by_side(runs)
+                done = {
+                    one.table: one for one in work.side_by_side([partial(sync_table, run) for run in runs])
+                }
             except Interrupted as error:
                 _stopped(work, tables, error)
                 raise
-            reports = [*unknown, *(report for report in done if not report.left_out)]
+            done |= untouched.reports
+            reports = [*unknown, *(done[name] for name in tables if not done[name].left_out)]
             new: list[str] = []
             if work.stored.new and any(one.error is None for one in reports):
                 new = first_named(services.store, work.stored.new, keep=not options.dry_run)
             if new:
                 emit(events.Noted("", f"{said_new(new)} (`new_tables`)"))
+            untouched.keep(runs)
             _clean_log(work)
             report = work.report(reports, new)
             if reported is None or reported.wanted(report, None, time.monotonic()):

@@ -49,6 +49,7 @@ from floodmark.sync import deletes, loads
 from floodmark.sync.passes import append, check_gives_way, only_if_changed, read, remove
 from floodmark.sync.preview import Preview, load_plan, preview, source_of
 from floodmark.sync.reconcile import fate, follow, read_keys, reconcile
+from floodmark.sync.untouched import left_alone
 from floodmark.sync.work import TableRun, hold
 from floodmark.verify.changed import set_apart, unexplained
 from floodmark.verify.compare import check_compared, compare, described
@@ -168,14 +169,9 @@ def extract(run: TableRun) -> TablePlan | None:
 
 def _leave_alone(run: TableRun, news: TableNews) -> None:
     """Nothing is asked of the source about a table that nobody has touched, and nothing is committed."""
-    began = time.time() if news.until is None else news.until
+    until = time.time() if news.until is None else news.until
     run.account(events.LagMeasured(run.name, Lag(seconds=0.0)))
-    run.account(
-        events.Planned(
-            run.name, run.state.extraction.strategy or "", True, 0, 0, 0.0, None, False, (),
-            "the binary log has no change of the table", (), began, stamp(),
-        )
-    )  # fmt: skip
+    run.account(left_alone(run.name, run.state.extraction.strategy or "", until, stamp()))
 
 
 def _step(run: TableRun, table: Table, step: FollowStep) -> None:

@@ -16,7 +16,7 @@ from floodmark.log.fold import State
 from floodmark.log.lease import activity_now
 from floodmark.log.log import Log, tables
 from floodmark.log.pipeline import Starts
-from floodmark.log.status import read_status
+from floodmark.log.status import read_checked, read_status
 from floodmark.model.commit import files_of
 from floodmark.model.ledger import Ledger
 from floodmark.model.notes import not_followed
@@ -75,12 +75,12 @@ def _marks(
         states[name] = log.read()
         if named and states[name].n < 0 and name not in config.tables:
             must_exist(config, name)
-    behind = lags(config, states)
+    behind, checked = lags(config, states), read_checked(store)
     marks = []
     with Ledgers(config, LOOK_SECONDS) as ledgers:
         for name, state in states.items():
             ledger = ledgers.of(state, whole=show_files)
-            status = read_status(store, name)
+            status = read_status(store, name, checked)
             # Without a log there is no copy that could hold a failure.
             failure = status.failure if status and state.n < 0 else None
             published = copies.Publisher(store, name, "", log=logs[name])

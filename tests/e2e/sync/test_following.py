@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from floodmark.log.status import read_checked, read_status
 from floodmark.model.run import SyncReport
 from floodmark.setup.services.databases import DatabaseServer
 from floodmark.spark.context import Spark
+from floodmark.status.facts import StoreFacts
+from floodmark.store.store import Store
 from tests.conftest import BOTH, NO_MYSQL, SERVERS, Floodmark, Workspace, fresh_database, new_workspace
 from tests.support.followed_log import LOGGED
 
@@ -124,3 +128,81 @@ def test_a_purged_log_is_compared(shop: Workspace, logged: DatabaseServer) -> No
     shop.execute(f"PURGE BINARY LOGS TO '{last}'")
     ran(shop)
     assert equal(shop)
+
+
+# ---------------------------------------------------------------- tables that are not even read
+
+
+@pytest.fixture
+def noted(shop: Workspace) -> Workspace:
+    """The same, and the last run has found both tables untouched."""
+    ran(shop)
+    return shop
+
+
+def stored(shop: Workspace) -> Store:
+    return Store(shop.settings.store)
+
+
+def checked(shop: Workspace) -> list[str]:
+    """The tables on which the last run has reported without reading their logs."""
+    before = read_checked(stored(shop)).run
+    run = ran(shop).run
+    found = read_checked(stored(shop))
+    return sorted(name.rpartition(".")[2] for name in found.tables) if found.run == run != before else []
+
+
+def test_a_table_without_news_is_reported_as_before_though_its_log_is_not_read(shop: Workspace) -> None:
+    def shown() -> dict[str, dict[str, Any]]:
+        found = {one.table: one.as_json() for one in ran(shop).tables}
+        for table in found.values():
+            assert table["watermark"].pop("last_check_time") and table.pop("seconds") is not None
+            table["stage_seconds"] = set(table["stage_seconds"])
+        return found
+
+    read = shown()
+    assert checked(shop) == ["orders", "tags"]
+    assert shown() == read
+
+
+def test_an_untouched_table_counts_as_checked_now(noted: Workspace) -> None:
+    name = noted.full_name("tags")
+    status = read_status(stored(noted), name)
+    assert checked(noted) == ["orders", "tags"]
+    later, listed = read_status(stored(noted), name), noted.pipeline.watermark_get(name)
+    assert status and later and later.run != status.run
+    assert later.last_check_time and status.last_check_time and later.last_check_time > status.last_check_time
+    assert listed["last_check_time"] == later.last_check_time == later.caught_up_at
+    facts = {one.table: one.status for one in StoreFacts(stored(noted)).tables()}
+    assert facts[name] == later.masked(str)
+
+
+def test_only_the_touched_table_is_read(noted: Workspace) -> None:
+    noted.execute("DELETE FROM orders WHERE id = 1")
+    assert checked(noted) == ["tags"]
+    assert equal(noted)
+
+
+def test_another_configuration_a_reset_and_a_lost_target_are_seen(noted: Workspace) -> None:
+    assert checked(noted) == ["orders", "tags"]
+    noted.write(tables={noted.full_name("orders"): {"exclude": ["price"]}})
+    assert checked(noted) == ["tags"]
+    noted.write(tables=None)
+    assert checked(noted) == ["tags"]
+    noted.pipeline.watermark_reset(noted.full_name("tags"), force=True)
+    assert checked(noted) == []
+    assert equal(noted)
+    ran(noted)
+    assert checked(noted) == ["orders", "tags"]
+    noted.warehouse.unlink()
+    assert checked(noted) == []
+    assert equal(noted)
+
+
+def test_a_table_that_failed_is_read_until_it_succeeds(noted: Workspace) -> None:
+    assert checked(noted) == ["orders", "tags"]
+    noted.execute("RENAME TABLE tags TO aside", "INSERT INTO orders VALUES (9, 'i', 9)")
+    assert not noted.sync("orders", "tags").ok
+    noted.execute("RENAME TABLE aside TO tags")
+    assert checked(noted) == []
+    assert equal(noted)

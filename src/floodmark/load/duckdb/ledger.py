@@ -113,6 +113,10 @@ class DuckDBLedger:
         part = None if epoch is None else Part(epoch, _HIGHEST, proven=False)
         return self.read_each([(log, target, part)])[0]
 
+    def sums(self) -> list[LoadSum]:
+        """The whole ledger, summed up by log and load epoch; empty when there is none."""
+        return load_sums(self.con.execute(self.sql.sums()).fetchall()) if self.there(LEDGER) else []
+
     def _counts(self, targets: Sequence[str]) -> dict[str, Count]:
         """What the last load of each target has recorded."""
         found = self.con.execute(self.sql.counts_of(targets)).fetchall()

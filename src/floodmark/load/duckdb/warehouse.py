@@ -286,6 +286,11 @@ class DuckDB:
                         raise
         return [Ledger()] * len(questions)
 
+    def load_sums(self) -> list[LoadSum]:
+        """The whole ledger, summed up by log and load epoch; empty while there is no warehouse."""
+        with self._file.reading() as con:
+            return DuckDBLedger(con, self.schema).sums() if con is not None else []
+
     def ledger_sums(self, free: Callable[[], bool]) -> list[LoadSum]:
         """The whole ledger, summed up by log and load epoch; opens the file for 100 ms at most, if it is free."""
         return ledger_sums(self.path, self.schema, free)

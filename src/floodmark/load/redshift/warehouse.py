@@ -102,6 +102,10 @@ class Redshift:
         """What was loaded from a log, and who fills the target; empty while there is no ledger."""
         return self._asked(target, lambda session: self._tables.read(session, log, target, part))
 
+    def load_sums(self) -> list[LoadSum]:
+        """The whole ledger, summed up by log and load epoch."""
+        return self._tries.asked(self._tables.sums)
+
     def ledger_sums(self, free: Callable[[], bool]) -> list[LoadSum]:
         """The whole ledger, summed up by log and load epoch; waits for no load."""
         return self._tries.asked(self._tables.sums)
