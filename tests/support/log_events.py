@@ -49,13 +49,13 @@ def xid() -> LogEvent:
     return event(log.XID, bytes(8))
 
 
-def table_map(number: int, name: str, *names: str, columns: int = 1) -> LogEvent:
-    """A table of INT columns; with `names` as binlog_row_metadata=FULL has it."""
+def table_map(number: int, name: str, *names: str, columns: int = 1, kind: int = ID) -> LogEvent:
+    """A table of INT columns, or of others without metadata; with `names` as binlog_row_metadata=FULL has it."""
     schema, table = (part.encode() for part in name.split("."))
     columns = len(names) or columns
     body = number.to_bytes(6, "little") + b"\1\0"
     body += bytes([len(schema)]) + schema + b"\0" + bytes([len(table)]) + table + b"\0"
-    body += bytes([columns]) + bytes([ID]) * columns + b"\0" + bytes((columns + 7) // 8)
+    body += bytes([columns]) + bytes([kind]) * columns + b"\0" + bytes((columns + 7) // 8)
     if names:
         listed = b"".join(bytes([len(each)]) + each.encode() for each in names)
         body += bytes([4, len(listed)]) + listed + bytes([8, 1, names.index("id") if "id" in names else 0])

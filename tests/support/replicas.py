@@ -10,7 +10,7 @@ from floodmark.setup.services.databases import DatabaseServer
 from tests.support.held_sync import until
 
 _MYSQL = ("--gtid-mode=ON", "--enforce-gtid-consistency=ON", "--log-bin=bin", "--log-replica-updates=ON")
-_MARIADB = ("--log-bin=bin", "--log-slave-updates=ON")
+_MARIADB = ("--log-bin=bin", "--log-slave-updates=ON", "--binlog-format=ROW", "--sync-binlog=1")
 
 
 @dataclass

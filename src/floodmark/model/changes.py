@@ -90,6 +90,7 @@ class TableMap:
     names: tuple[str, ...] | None = None
     key: tuple[int, ...] | None = None  # the primary key's ordinals
     unsigned: tuple[bool, ...] | None = None  # per column; False for those that are not numbers
+    unknown: int | None = None  # a type that this version does not know: then `metadata` is empty
 
     @property
     def name(self) -> str:

@@ -18,10 +18,12 @@ from floodmark.clean.remove import SLACK
 from floodmark.extract.changes import LogJob, LogRead
 from floodmark.log import source_log
 from floodmark.log.claim import HeldTable
-from floodmark.log.fold import State
-from floodmark.log.log import Log
+from floodmark.log.fold import Damaged, State
+from floodmark.log.following import lowest
+from floodmark.log.log import Log, tables
 from floodmark.model.changes import (
     FollowedChanges,
+    FollowedTo,
     KeyDescription,
     LogEnd,
     LogIdentity,
@@ -31,6 +33,7 @@ from floodmark.model.changes import (
 from floodmark.model.commit import DataFile
 from floodmark.model.errors import ConfigError, DataError
 from floodmark.model.events import Underway
+from floodmark.model.origin import several_servers
 from floodmark.model.table import Table
 from floodmark.model.times import ago, parse_moment
 from floodmark.services import Services
@@ -49,6 +52,8 @@ from floodmark.source.binlog.fitness import fitness, log_facts
 from floodmark.source.binlog.gtid import GtidSet, plus_gtids
 from floodmark.source.binlog.walk import joined, plus
 from floodmark.source.describe import discover
+from floodmark.source.identity import session_on
+from floodmark.source.server import first_server
 from floodmark.source.session import Session
 
 # Bytes of the log that the driver reads itself: Spark takes longer to start.
@@ -175,19 +180,17 @@ class _Attempt:
         listened = self.state.source.tables if self.state.source is not None else ()
         still = (name for name in listened if services.config.options(name).changes == "binlog")
         self.names = list(dict.fromkeys((*names, *still)))
-        self.unheard: list[
-            str
-        ] = []  # tables whose descriptions are lost, so that their rows were not looked for
+        # Tables whose descriptions are lost, so that their rows were not looked for.
+        self.unheard: list[str] = []
         self.began = time.monotonic()
+        self.server = ""  # the one whose log is read, as `server_of` has it
 
     def go(self) -> State:
         source = self.state.source
         with self.services.session("changes") as session:
             now = self._now(session)
         if source is None:
-            self._claim()
-            begin = self._start(now)
-            return source_log.listen(self.held, self._described(self.names), begin=begin)
+            return self._begin(now)
         found = self._read(now)
         followed = _unheard(found.followed, self.unheard)
         new = [name for name in self.names if name not in source.tables]
@@ -198,7 +201,7 @@ class _Attempt:
             for name in source.tables
             if name not in left and (followed.reconcile or _relaid(followed.tables.get(name)))
         ]
-        descriptions = self._described([*new, *again])
+        descriptions = self._described([*new, *again], now.identity)
         # A table that can't be described is listed anew once it can be: its rows may not be read by an old layout.
         shown = {one.name for one in descriptions}
         left += [name for name in again if name not in shown]
@@ -217,11 +220,34 @@ class _Attempt:
             seconds=time.monotonic() - self.began,
         )
 
+    def _begin(self, now: LogNow) -> State:
+        """Begins the log: now, or if the log before is lost, at the lowest place that a table has followed it to."""
+        self._claim()
+        options, stored = self.services.config.options, self.services.store
+        before = dict[str, FollowedTo]()
+        for name in tables(stored):
+            with suppress(Damaged):  # its own run will say so
+                state = Log(stored, name, repairs=False).read() if options(name).changes == "binlog" else None
+                if state is not None and state.follows_from is not None and not state.retired:
+                    before[name] = state.follows_from
+        there = {file.name for file in now.files}
+        named = [each for each in before.values() if each.place.file in there]
+        low = lowest(named, now.identity.server)
+        names = list(dict.fromkeys((*self.names, *before)))
+        if low is None or low.place.number > now.end.place.number:
+            begin = self._start(now)
+            return source_log.listen(self.held, self._described(names, now.identity), begin=begin)
+        taken = low.gtid if now.end.visible is not None else None
+        begin = LogEnd(low.place, taken, low.gtid), low.identity
+        source_log.listen(self.held, self._described(names, now.identity), begin=begin)
+        # To an end of after the descriptions: a change of a table before them must be in what is read by them.
+        return _Attempt(self.services, self.held, self.names).go()
+
     def _now(self, session: Session) -> LogNow:
         trust = self.services.looks(session).trust(session)
         facts = log_facts(session, trust)
         fitness(facts, {name.partition(".")[0] for name in self.names}).require()
-        source, identity = self.state.source, log_identity(session)
+        source, identity, self.server = self.state.source, log_identity(session), first_server(session)
         known = source is not None and source.identity.server == identity.server
         end = log_end(session, before=source.end if source is not None and known else None)
         synced = int(facts.settings.variables.get("sync_binlog") or 1)
@@ -262,7 +288,7 @@ class _Attempt:
         reads, created = None, dict[str, int]()
         if not (same and went_back(begin, before, now.end)):
             with suppress(LogGone):
-                begin = begin if same else self._elsewhere(before)
+                begin = begin if same else self._elsewhere(now, before)
                 reads = self._read_between(now, begin, before)
             created = dict(pair for read in reads or () for pair in read.stretch.created)
             if not reads and now.end.visible is None:  # nothing is new, or numbering has begun again
@@ -289,14 +315,14 @@ class _Attempt:
             end = replace(end, gtid=plus_gtids(before.gtid, followed.gtids))
         return LogFound(followed, end, created, tuple(file for read in reads for file in read.files))
 
-    def _elsewhere(self, before: LogEnd) -> LogPlace:
+    def _elsewhere(self, now: LogNow, before: LogEnd) -> LogPlace:
         """Where to go on at another server than the one that was read last."""
         if before.gtid is None:
             raise DataError(
                 "source.url leads to another server than before, and without GTIDs its binary log can't be continued",
                 hint="if that is intended: floodmark watermark accept, which compares all tables",
             )
-        with self.services.session("changes") as session:
+        with self._on(now.identity) as session:
             return file_of(session, before.gtid)
 
     def _read_between(self, now: LogNow, begin: LogPlace, before: LogEnd) -> list[LogRead]:
@@ -329,12 +355,27 @@ class _Attempt:
     @contextmanager
     def _session(self) -> Iterator[Session]:
         """A connection for a dump, which Ctrl-C ends."""
+        with session_on(self.server, self._opened) as session:
+            yield session
+
+    @contextmanager
+    def _opened(self) -> Iterator[Session]:
         with self.services.throttle.sessions("changes", 1) as [session]:
+            yield session
+
+    @contextmanager
+    def _on(self, identity: LogIdentity) -> Iterator[Session]:
+        """A session on the server whose log is read."""
+        with self.services.session("changes") as session:
+            if log_identity(session).server != identity.server:
+                raise several_servers(
+                    [first_server(session)], ", and the binary log that is read is another's"
+                )
             yield session
 
     def _start(self, now: LogNow) -> tuple[LogEnd, LogIdentity]:
         """Where following begins: everything that was logged before can be seen. And the log's identity there."""
-        with self.services.session("changes") as session:
+        with self._on(now.identity) as session:
             start = log_start(session)
         return start, self._begun_by(now, start.place.file)
 
@@ -347,11 +388,11 @@ class _Attempt:
 
     # ---------------------------------------------------------------- tables
 
-    def _described(self, names: Sequence[str]) -> list[KeyDescription]:
+    def _described(self, names: Sequence[str], identity: LogIdentity) -> list[KeyDescription]:
         """How the tables' row events are decoded from now on; without those that are gone."""
         config, found = self.services.config, []
         for name in names:
-            with self.services.session("changes") as session:
+            with self._on(identity) as session:
                 try:
                     found.append(
                         described(discover(session, name, config.options(name), config.source.database))

@@ -42,6 +42,7 @@ from floodmark.plan import takeover as legacy
 from floodmark.plan.decide import Deletion, TablePlan, check_begun, load_as, reason
 from floodmark.plan.followed import FollowStep, TableNews, followed_lag, untouched
 from floodmark.plan.lag import measured
+from floodmark.source.binlog.end import await_end
 from floodmark.source.describe import discover_with_notes
 from floodmark.source.read import bounded, check_lengths
 from floodmark.source.session import Session
@@ -248,9 +249,12 @@ def _preview(run: TableRun, request: SyncOptions) -> Preview:
     with services.session("plan") as session:
         found = discover_with_notes(session, run.name, run.options, services.config.source.database)
         run.work.check_target(found.table)
+        news = run.news
+        if news is not None:
+            await_end(session, news.newest)
         _measure_lag(run, session, found.table)
         looks, doubted = services.looks(session), services.sources.doubted(run.name)
-        source = source_of(session, found, run.state, run.options, looks, waits, doubted, run.news)
+        source = source_of(session, found, run.state, run.options, looks, waits, doubted, news)
         made = preview(source, found, services.config, log, request, run.work.starts, run.old)
         services.sources.expect(run.name, made.plan.source)
     if not run.asked.repeated:

@@ -13,9 +13,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from floodmark.model.changes import LogEnd, LogIdentity, LogPlace
+from floodmark.model.changes import FollowedTo, LogEnd, LogIdentity, LogPlace
 from floodmark.model.errors import ConfigError, DataError, TransientError
-from floodmark.model.origin import server_parts
+from floodmark.model.origin import server_parts, several_servers
 from floodmark.source import open_work
 from floodmark.source.binlog.gtid import GtidSet
 from floodmark.source.server import first_server
@@ -226,6 +226,43 @@ def _processes(session: Session, which: str, columns: str) -> list[tuple[bytes |
     return session.rows(f"SELECT {columns} FROM information_schema.processlist WHERE {which}")
 
 
+def await_end(session: Session, newest: FollowedTo, patience: float = PATIENCE) -> None:
+    """Returns once the session's server has executed what was read of the log: its own, or another server's at the same address.
+
+    Rows that a SELECT misses there would pass for deleted ones.
+    """
+    if log_identity(session).server == newest.identity.server:
+        return
+    until = time.monotonic() + patience
+    while newest.gtid is not None:
+        if has_executed(session, newest.gtid):
+            return
+        if time.monotonic() > until:
+            break
+        time.sleep(PAUSE)
+    raise several_servers(
+        [first_server(session)], ", and this one lacks transactions that the binary log of another one has"
+    )
+
+
+def has_executed(session: Session, gtids: str) -> bool:
+    """Whether a SELECT on this server sees all of these transactions, by its own account."""
+    wanted = GtidSet.parse(gtids)
+    if not version(session).mariadb:
+        executed, _ = _executed(session)
+        return executed is not None and GtidSet.parse(executed).contains(wanted)
+    if not GtidSet.parse(_mariadb_state(session)).has_logged(wanted):
+        return False
+    place = snapshot_place(session)  # logged does not mean visible
+    return place is not None and GtidSet.parse(gtid_at(session, place)).contains(wanted)
+
+
+def _mariadb_state(session: Session) -> str:
+    """The last transaction of each server in each domain, logged or replicated."""
+    [(text,)] = session.rows("SELECT CONCAT_WS(',', @@GLOBAL.gtid_binlog_state, @@GLOBAL.gtid_slave_pos)")
+    return as_text(text).strip(",")
+
+
 # ---------------------------------------------------------------- which file has what
 
 
@@ -242,9 +279,8 @@ def file_of(session: Session, gtids: str) -> LogPlace:
     """
     read = GtidSet.parse(gtids)
     if version(session).mariadb:
-        [(text,)] = session.rows("SELECT CONCAT_WS(',', @@GLOBAL.gtid_binlog_state, @@GLOBAL.gtid_slave_pos)")
         # By domain and server: an unknown domain, or a server that has diverged, would go unnoticed.
-        lacks = not GtidSet.parse(as_text(text)).has_logged(read)
+        lacks = not GtidSet.parse(_mariadb_state(session)).has_logged(read)
     else:
         executed, _ = _executed(session)
         if executed is None:

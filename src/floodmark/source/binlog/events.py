@@ -10,7 +10,7 @@ from __future__ import annotations
 import struct
 import zlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, NamedTuple
 from uuid import UUID
@@ -351,7 +351,10 @@ def _layout(body: bytes) -> TableMap:
         count, at = packed(body, at)
         types = _piece(body, at, count)
         size, at = packed(body, at + count)
-        metadata = _metadata(types, _piece(body, at, size))
+        unknown = next(
+            (kind for kind in types if kind not in _METADATA and kind not in _WITHOUT_METADATA), None
+        )
+        metadata = _metadata(types, _piece(body, at, size)) if unknown is None else ()
         at += size
         nullable = _piece(body, at, (count + 7) // 8)
         at += len(nullable)
@@ -371,20 +374,16 @@ def _layout(body: bytes) -> TableMap:
                 key = tuple(_numbers(value)[::2])
         if names is not None and len(names) != count:
             raise IndexError
-        return TableMap(schema.decode(), table.decode(), types, metadata, nullable, names, key, unsigned)
+        shape = TableMap(schema.decode(), table.decode(), types, metadata, nullable, names, key, unsigned)
+        return replace(shape, unknown=unknown)
     except (IndexError, ValueError):
         raise _damaged("a Table_map event") from None
 
 
 def _metadata(types: bytes, data: bytes) -> tuple[int, ...]:
     found, at = [], 0
-    for number, kind in enumerate(types):
+    for kind in types:
         width = _METADATA.get(kind, 0)
-        if not width and kind not in _WITHOUT_METADATA:
-            raise UnknownEvent(
-                f"the binary log has a table whose column {number + 1} is of type {kind}, which this version does not know",
-                hint="upgrade floodmark",
-            )
         found.append(int.from_bytes(_piece(data, at, width), "big" if kind in _HIGH_FIRST else "little"))
         at += width
     if at != len(data):

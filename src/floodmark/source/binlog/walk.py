@@ -378,7 +378,12 @@ class Walk:
     def _map(self, event: LogEvent) -> None:
         number, shape = log.table_map(event.body)
         name = shape.name
-        if name in self._described or self._also(name):
+        if shape.unknown is not None and self._described.get(name) is not None:
+            raise UnknownEvent(
+                f"the binary log has rows of {name} with a column of type {shape.unknown}, which this version does not know",
+                hint=f"upgrade floodmark, or set tables.{name}.changes: cursor",
+            )
+        if shape.unknown is None and (name in self._described or self._also(name)):
             self._maps[number] = name, shape
             self._skip.discard(number)
         else:
@@ -475,8 +480,7 @@ class Walk:
                 next_start=self._left_out or self.place,
                 tables=_changes(self._main),
                 prepared=tuple(
-                    PreparedXa(xid, _changes(group), begin)
-                    for xid, (group, begin) in self._prepared.items()
+                    PreparedXa(xid, _changes(group), begin) for xid, (group, begin) in self._prepared.items()
                 ),
                 reconcile=tuple(self._reconcile),
                 transactions=self._transactions,

@@ -392,6 +392,13 @@ def test_an_unknown_event_stops_the_read() -> None:
     assert Read(transaction(1), event(99, flags=0x80)).found.transactions == 1
 
 
+def test_a_column_of_an_unknown_type_stops_the_read_only_in_a_table_that_is_followed() -> None:
+    read = Read(transaction(1, table_map(9, "shop.other", kind=200), insert(9, 1), a(), insert(1, 2)))
+    assert read.keys("shop.a") == [2] and read.skip == {9}
+    with pytest.raises(UnknownEvent, match=r"shop\.a with a column of type 200"):
+        Read(transaction(1, table_map(1, "shop.a", kind=200), insert(1, 1)))
+
+
 def test_an_incident_reconciles_all() -> None:
     assert Read(event(26), transaction(1)).found.reconcile == ("lost",)
 

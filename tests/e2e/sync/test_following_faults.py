@@ -1,0 +1,105 @@
+"""What goes wrong around following the binary log: a lost log of changes, another server, a run that dies."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from floodmark.setup.services.databases import DatabaseServer
+from floodmark.spark.context import Spark
+from tests.conftest import BOTH, NO_MYSQL, SERVERS, Floodmark, Workspace, fresh_database, new_workspace
+from tests.support.followed_log import LOGGED
+
+
+@pytest.fixture(scope="module", params=BOTH)
+def logged(request: pytest.FixtureRequest) -> Iterator[DatabaseServer]:
+    """A server that writes a binary log."""
+    if request.param == "mysql" and NO_MYSQL:
+        pytest.skip(NO_MYSQL)
+    with SERVERS[request.param](args=LOGGED[request.param], buffer_pool="64M") as server:
+        yield server
+
+
+@pytest.fixture
+def shop(
+    logged: DatabaseServer, tmp_path: Path, floodmark: Floodmark, spark: Callable[[], Spark]
+) -> Iterator[Workspace]:
+    """Two tables without any cursor column, copied once."""
+    with fresh_database(logged) as database:
+        workspace = new_workspace(tmp_path, database, floodmark, spark, store={"url": "./lake"})
+        workspace.write(defaults={"changes": "binlog"})
+        workspace.execute(
+            "CREATE TABLE orders (id INT PRIMARY KEY, note VARCHAR(40))",
+            "CREATE TABLE items (id INT PRIMARY KEY, note VARCHAR(40))",
+            "INSERT INTO orders VALUES (1, 'a'), (2, 'b'), (3, 'c')",
+            "INSERT INTO items VALUES (1, 'a'), (2, 'b'), (3, 'c')",
+        )
+        notes(workspace)
+        yield workspace
+
+
+def notes(workspace: Workspace, *tables: str) -> str:
+    """What a sync, which must succeed, says of the tables."""
+    report = workspace.sync(*(tables or ("orders", "items")))
+    errors = [one.error for one in report.tables if one.error is not None]
+    if errors:
+        raise errors[0]
+    return " ".join(note for one in report.tables for note in one.notes)
+
+
+def equal(workspace: Workspace) -> bool:
+    return all(workspace.compare(table).equal for table in ("orders", "items"))
+
+
+def change(workspace: Workspace, table: str, note: str) -> None:
+    """An update, a delete and an insert."""
+    workspace.execute(
+        f"UPDATE {table} SET note = '{note}' WHERE id = (SELECT * FROM (SELECT MAX(id) FROM {table}) m)",
+        f"DELETE FROM {table} ORDER BY id LIMIT 1",
+        f"INSERT INTO {table} SELECT MAX(id) + 1, '{note}' FROM {table}",
+    )
+
+
+# ---------------------------------------------------------------- a lost log of changes
+
+
+def test_a_lost_log_of_changes_begins_where_the_tables_have_followed_it(shop: Workspace) -> None:
+    """A table that this run leaves out has followed less: the new log has its changes, too."""
+    change(shop, "items", "first")
+    change(shop, "orders", "first")
+    notes(shop, "orders")
+    shutil.rmtree(shop.folder / "lake" / "changes")
+    change(shop, "orders", "second")
+    change(shop, "items", "second")
+    assert "compared" not in notes(shop, "orders")
+    assert "compared" not in notes(shop, "items")
+    assert equal(shop)
+    change(shop, "items", "third")
+    assert "compared" not in notes(shop)
+    assert equal(shop)
+
+
+def test_columns_that_moved_before_a_lost_log_was_read_again_are_compared(shop: Workspace) -> None:
+    """The old rows' keys can't be found by the present description."""
+    shop.execute("UPDATE orders SET note = 'x' WHERE id = 1", "INSERT INTO orders VALUES (70, 'y')")
+    shutil.rmtree(shop.folder / "lake" / "changes")
+    shop.execute("ALTER TABLE orders ADD COLUMN n INT DEFAULT 9 FIRST", "DELETE FROM orders WHERE id = 2")
+    change(shop, "items", "second")
+    notes(shop)
+    notes(shop)
+    assert equal(shop)
+
+
+def test_a_lost_log_of_changes_whose_binary_log_was_purged_is_compared(
+    shop: Workspace, logged: DatabaseServer
+) -> None:
+    change(shop, "orders", "first")
+    shutil.rmtree(shop.folder / "lake" / "changes")
+    shop.execute("FLUSH BINARY LOGS")
+    shop.execute(f"PURGE BINARY LOGS TO '{shop.execute('SHOW BINARY LOGS')[-1][0]}'")
+    change(shop, "items", "second")
+    assert "compared" in notes(shop)
+    assert equal(shop)
