@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,11 +19,27 @@ from floodmark.model.events import Emit
 from floodmark.model.run import SyncOptions, TableReport, new_run
 from floodmark.plan.followed import TableNews
 from floodmark.services import Services
+from floodmark.source.binlog.end import log_identity
+from floodmark.source.session import Session
 from floodmark.spark.context import Spark
 from floodmark.sync.news import LogNews
 from floodmark.sync.table import sync_table
 from floodmark.sync.work import Work
 from tests.conftest import Silent, Workspace
+
+# Whose log it is made up to be: rows are read on no other server.
+_server = [LogIdentity("server", False)]
+
+
+@contextmanager
+def at_home(config: Config) -> Iterator[None]:
+    """The log is made up to be the source's own."""
+    with Session(config.source) as session:
+        _server.append(log_identity(session))
+    try:
+        yield
+    finally:
+        _server.pop()
 
 
 @dataclass(frozen=True)
@@ -42,8 +59,8 @@ def key_file(path: str) -> DataFile:
 
 def stands(n: int, log: str = "source") -> FollowedTo:
     """Where a table stands after a commit of the source's log."""
-    place, server = LogPlace("binlog.000001", n * 1000), LogIdentity("server", False)
-    return FollowedTo(log, n, f"digest {n}", place, server, f"2025-08-14T16:{n:02}:00.000000Z")
+    place = LogPlace("binlog.000001", n * 1000)
+    return FollowedTo(log, n, f"digest {n}", place, _server[-1], f"2025-08-14T16:{n:02}:00.000000Z")
 
 
 def news(n: int, *reconcile: Reconcile, files: tuple[str, ...] | None = None) -> TableNews:
@@ -92,5 +109,6 @@ def refused(call: Callable[[], object]) -> FloodmarkError:
 if __name__ == "__main__":
     file, table, n = sys.argv[1:]
     config = load(Path(file))
-    found = follow(config, table, news(int(n)), None, Silent())
+    with at_home(config):
+        found = follow(config, table, news(int(n)), None, Silent())
     sys.exit(found.exit_code)

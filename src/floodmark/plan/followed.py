@@ -14,9 +14,8 @@ from typing import Any, Literal
 from floodmark.config.load import TableOptions
 from floodmark.log.fold import State
 from floodmark.log.following import Unfollowed
-from floodmark.model.changes import FollowedTo, LogIdentity, Reconcile
+from floodmark.model.changes import FollowedTo, Reconcile
 from floodmark.model.commit import DataFile
-from floodmark.model.errors import TransientError
 from floodmark.model.position import Position
 from floodmark.model.run import Lag
 from floodmark.model.table import Recipe, Table
@@ -78,15 +77,6 @@ def followed_plan(state: State, table: Table, news: TableNews) -> FollowStep:
     if pending.reconcile:
         return FollowStep("reconcile", news.newest, why=pending.reconcile)
     return FollowStep("changes", pending.upto, files=pending.files)
-
-
-def check_server(news: TableNews, here: LogIdentity) -> None:
-    """Refuses a server other than the one whose log names the keys: it may not have their rows yet."""
-    if here.server != news.newest.identity.server:
-        raise TransientError(
-            "source.url led to another server than the one whose binary log was read",
-            hint="run again; if it keeps happening, let source.url name one server",
-        )
 
 
 def untouched(state: State, options: TableOptions, news: TableNews) -> bool:

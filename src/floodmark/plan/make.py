@@ -39,14 +39,13 @@ from floodmark.plan.decide import (
     start_position,
     strategy_of,
 )
-from floodmark.plan.followed import FollowStep, TableNews, check_server, followed_plan, said_why
+from floodmark.plan.followed import FollowStep, TableNews, followed_plan, said_why
 from floodmark.plan.origin import Known, check_origin
 from floodmark.plan.overlap import begins, by_application, clock_notes
 from floodmark.plan.reread import Upkeep, begins_whole, carrier, follow, follows_a_copy
 from floodmark.plan.wait import Source, clocked, settle
 from floodmark.source import one_moment, open_work, sql
 from floodmark.source import ranges as edges
-from floodmark.source.binlog.end import log_identity
 from floodmark.source.describe import Discovered
 from floodmark.source.errors import as_discovered
 from floodmark.source.identity import signs, source_id
@@ -300,7 +299,7 @@ def _followed(
     session, table, state = source.session, source.table, source.reading.state
     if request.since is not None:
         raise ConfigError("--since needs a cursor; this table follows the binary log", table=table.name)
-    step = followed_plan(state, table, _heard(source, request))
+    step = followed_plan(state, table, _news(source))
     chosen, notes = Chosen(), [*columns.notes]
     if step.do == "copy":
         chosen = _copy(source, request, step.followed_to, whole)
@@ -374,14 +373,6 @@ def _news(source: Source) -> TableNews:
     return source.news
 
 
-def _heard(source: Source, request: SyncOptions) -> TableNews:
-    """The same, if the rows are read on the server whose log it is."""
-    news = _news(source)
-    if not request.dry_run:
-        check_server(news, log_identity(source.session))
-    return news
-
-
 def _snapshot(source: Source, table: Table, request: SyncOptions) -> TablePlan:
     if request.most is not None:
         raise ConfigError(
@@ -391,7 +382,7 @@ def _snapshot(source: Source, table: Table, request: SyncOptions) -> TablePlan:
         raise ConfigError("--since needs a cursor; this table is read whole (mode full)")
     session, step = source.session, None
     if table.recipe.changes:
-        step = followed_plan(source.reading.state, table, _heard(source, request))
+        step = followed_plan(source.reading.state, table, _news(source))
         if step.do == "nothing" and table == source.reading.state.table:
             return TablePlan(Intent("sync", table), step=step, bound=_news(source).until)
     rows = edges.table_rows(session, table)

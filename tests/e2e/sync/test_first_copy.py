@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -20,12 +21,22 @@ from floodmark.plan.followed import TableNews
 from floodmark.store.store import Store
 from floodmark.sync.preview import plan
 from tests.conftest import Silent, Workspace
-from tests.support.following import Told, followed, news, refused, stands
+from tests.support.following import Told, at_home, followed, news, refused, stands
 from tests.support.held_sync import batches, rows, until
 
 pytestmark = pytest.mark.source
 
 ROWS = 2000
+
+
+@pytest.fixture(autouse=True)
+def home(workspace: Workspace) -> Iterator[None]:
+    """The made-up log is the test's server's."""
+    workspace.write()
+    with at_home(workspace.settings):
+        yield
+
+
 ORDERS = "CREATE TABLE orders (id INT PRIMARY KEY, note VARCHAR(40), price DECIMAL(9,2))"
 
 

@@ -9,11 +9,10 @@ import pytest
 
 from floodmark.config.load import TableOptions
 from floodmark.log.fold import Progress, State
-from floodmark.model.changes import LogIdentity, Reconcile
-from floodmark.model.errors import TransientError
+from floodmark.model.changes import Reconcile
 from floodmark.model.run import Lag
 from floodmark.model.window import Window
-from floodmark.plan.followed import FollowStep, check_server, followed_lag, followed_plan, said_why, untouched
+from floodmark.plan.followed import FollowStep, followed_lag, followed_plan, said_why, untouched
 from tests.support.described import changed
 from tests.support.following import key_file, news, stands
 from tests.support.samples import TABLE, at
@@ -55,13 +54,6 @@ COPY = Window("w", None, None, "key", ((10,), (20,)), followed_to=stands(3))
 )  # fmt: skip
 def test_what_comes_next_for_a_table_with_a_key(state: State, heard: object, step: FollowStep) -> None:
     assert followed_plan(state, BY_KEY, heard) == step  # type: ignore[arg-type]
-
-
-def test_rows_are_read_on_the_server_whose_log_names_their_keys() -> None:
-    heard = news(4)
-    check_server(heard, heard.newest.identity)
-    with pytest.raises(TransientError, match="another server"):
-        check_server(heard, LogIdentity("another", mariadb=False))
 
 
 def test_a_first_window_by_cursor_that_was_left_open_begins_anew_as_a_copy_by_key() -> None:
