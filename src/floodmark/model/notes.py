@@ -24,6 +24,7 @@ Kind = Literal[
     "hidden_columns",  # the MySQL user may not read them
     "unseen_excludes",  # excluded columns that the MySQL user can't see
     "cascades",  # foreign keys that change columns without touching the cursor
+    "unlogged_cascades",  # foreign keys by which rows change without a trace in the binary log
     "nullable_cursor",
     "nullable_cursor_without_key",
     "unindexed_cursor",
@@ -149,6 +150,14 @@ def _unfit_index(note: Note) -> str:
     return f"unique index {note.index} can't be the key{because}: {why_unfit(note.unfit, note.column)}"
 
 
+def _unlogged(note: Note) -> str:
+    by = ", ".join(dict.fromkeys(f"{' and '.join(c.rules)} from {c.parent}" for c in note.cascades))
+    return (
+        f"this server does not write to its binary log what foreign keys do ({by}): such changes are not followed."
+        " Set `cascades: follow`, which looks for them every `deletes_every`"
+    )
+
+
 def _cascades(note: Note) -> str:
     by = ", ".join(dict.fromkeys(f"{' and '.join(c.rules)} from {c.parent}" for c in note.cascades))
     return (
@@ -177,6 +186,7 @@ _OF_COLUMNS: dict[Kind, Callable[[Note], str]] = {
 
 _OTHERS: dict[Kind, Callable[[Note], str]] = {
     "unfit_index": _unfit_index,
+    "unlogged_cascades": _unlogged,
     "no_unique_index": lambda note: (
         f"no unique index guarantees that ({', '.join(note.columns)}) identifies a row"
     ),

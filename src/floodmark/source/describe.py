@@ -120,7 +120,7 @@ def _discover(session: Session, schema: str, name: str, options: TableOptions) -
     likely = proposed_cursor(table) if options.cursor is None and options.mode != "full" else None
     if likely is not None:
         notes.append(Note("likely_cursor", likely))
-    if options.cascades == "ignore" and (note := cascade_note(table, cascades(session, table))):
+    if options.cascades == "ignore" and (note := missed_cascades(session, table)):
         notes.append(note)
     return Discovered(table, (*notes, *_notes(table)))
 
@@ -542,6 +542,8 @@ def _words_of(table: str) -> set[str]:
 # ON UPDATE CASCADE and ON DELETE SET NULL write into the child's columns without firing its triggers or its
 # ON UPDATE CURRENT_TIMESTAMP, on MySQL and MariaDB alike: no cursor reveals such a change.
 _WRITING = ("CASCADE", "SET NULL", "SET DEFAULT")
+# The first MySQL that writes what foreign keys change to its binary log; MariaDB never does.
+LOGS_CASCADES = (9, 6)
 _NAMES = r"`(?:[^`]|``)+`(?:[.,] ?`(?:[^`]|``)+`)*"
 _RULE = "RESTRICT|CASCADE|SET NULL|NO ACTION|SET DEFAULT"
 _FOREIGN = re.compile(
@@ -550,7 +552,18 @@ _FOREIGN = re.compile(
 )
 
 
-def cascades(session: Session, table: Table) -> tuple[Cascade, ...]:
+def missed_cascades(session: Session, table: Table) -> Note | None:
+    """A note on the foreign keys by which rows change unseen: by no cursor, or, on servers that don't log it, not in the binary log."""
+    if not table.recipe.changes:
+        return cascade_note(table, cascades(session, table))
+    known = version(session)
+    if not known.mariadb and known.numbers >= LOGS_CASCADES:
+        return None
+    found = cascades(session, table, removing=True)
+    return Note("unlogged_cascades", cascades=found) if found else None
+
+
+def cascades(session: Session, table: Table, *, removing: bool = False) -> tuple[Cascade, ...]:
     """The foreign keys by which MySQL itself changes rows of a table. ON DELETE CASCADE removes rows, which is up to `deletes`.
 
     Read from its definition: MariaDB hides the constraints in information_schema from a user who may only
@@ -560,15 +573,17 @@ def cascades(session: Session, table: Table) -> tuple[Cascade, ...]:
         definition = session.rows(f"SHOW CREATE TABLE {sql.source(table)}")[0][1] or b""
     except ConfigError:
         return ()  # MySQL doesn't show it to a user who may read only some columns
-    return cascades_in(definition.decode(errors="replace"))
+    return cascades_in(definition.decode(errors="replace"), removing)
 
 
-def cascades_in(definition: str) -> tuple[Cascade, ...]:
+def cascades_in(definition: str, removing: bool = False) -> tuple[Cascade, ...]:
     """The same, parsed from a table's CREATE statement, which has one constraint per line."""
     found = []
     for line in definition.split("\n"):
         key = _FOREIGN.match(line)
         rules = writing(key["update"] or "", key["delete"] or "") if key else ()
+        if removing and key and key["delete"] == "CASCADE":
+            rules = (*rules, "ON DELETE CASCADE")
         if key and rules:
             found.append(Cascade(_names(key["columns"]), ".".join(_names(key["parent"])), rules))
     return tuple(found)

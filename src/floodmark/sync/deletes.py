@@ -71,6 +71,8 @@ def due(state: State, options: TableOptions, now: datetime) -> bool:
         return False
     if not state.data.commits and not state.data.older.commits:
         return False  # nothing was ever replicated
+    if table.follows and state.followed_to is None:
+        return False  # its copy is not complete yet
     if last is None or (table.recipe.where or "").strip() != (options.where or "").strip():
         return True  # never so far, or only with another `where`
     if (

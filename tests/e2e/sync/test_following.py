@@ -10,7 +10,7 @@ import pytest
 
 from floodmark.log.status import read_checked, read_status
 from floodmark.model.run import SyncReport
-from floodmark.setup.services.databases import DatabaseServer
+from floodmark.setup.services.databases import DatabaseServer, MariaDB
 from floodmark.spark.context import Spark
 from floodmark.status.facts import StoreFacts
 from floodmark.store.store import Store
@@ -206,3 +206,18 @@ def test_a_table_that_failed_is_read_until_it_succeeds(noted: Workspace) -> None
     noted.execute("RENAME TABLE aside TO tags")
     assert checked(noted) == []
     assert equal(noted)
+
+
+def test_what_foreign_keys_do_unlogged_is_said_or_looked_for(shop: Workspace, logged: DatabaseServer) -> None:
+    shop.execute(
+        "CREATE TABLE items (id INT PRIMARY KEY, order_id INT, FOREIGN KEY (order_id) REFERENCES orders (id) ON DELETE CASCADE)",
+        "INSERT INTO items VALUES (1, 1), (2, 2)",
+    )
+    notes = [note for one in ran(shop, "orders", "items").tables for note in one.notes]
+    unlogged = any("what foreign keys do (ON DELETE CASCADE from" in note for note in notes)
+    assert unlogged == isinstance(logged, MariaDB)
+    if unlogged:
+        shop.write(defaults={"changes": "binlog", "cascades": "follow", "deletes_every": "0s"})
+    shop.execute("DELETE FROM orders WHERE id = 1")
+    ran(shop, "orders", "items")
+    assert equal(shop, "orders", "items")
