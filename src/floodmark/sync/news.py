@@ -14,7 +14,7 @@ from floodmark.log.log import Log
 from floodmark.model.changes import SOURCE_LOG, FollowedTo
 from floodmark.model.errors import FloodmarkError
 from floodmark.plan.followed import TableNews
-from floodmark.source.binlog.end import log_end, log_identity
+from floodmark.source.binlog.end import log_end, log_identity, logged_place
 from floodmark.source.session import Session
 from floodmark.store.store import Store
 
@@ -42,6 +42,14 @@ class LogNews:
         if (name, stands) not in self._heard:  # asked several times by each table
             self._heard[name, stands] = source_log.waiting(self.log, self.state, {name: stands}).get(name)
         return TableNews(self.newest, self._heard[name, stands], self.until)
+
+    def unread(self, session: Session) -> str | None:
+        """That the binary log goes on behind its last read, for those who only look; None: it does not, or nothing was read."""
+        source = self.state.source if self.state is not None else None
+        end = logged_place(session) if source is not None else None
+        if source is None or end is None or end.number <= source.next_start.number:
+            return None
+        return f"The binary log goes on to {end}: a sync reads it first (`floodmark changes` shows what it says)."
 
 
 def news_of(store: Store, state: State, until: float | None) -> LogNews:
