@@ -186,3 +186,20 @@ def test_lag_is_nothing_once_followed_however_old_the_last_change_is(shop: Works
     marks = {mark.table_name.partition(".")[2]: mark for mark in shop.pipeline.watermark_list().tables}
     assert marks["tags"].lag_seconds == 0.0
     assert marks["orders"].lag_seconds is not None
+
+
+# ---------------------------------------------------------------- sync's options
+
+
+def test_a_limit_takes_whole_reads_of_the_log(shop: Workspace) -> None:
+    for id in (10, 20, 30):
+        shop.execute(f"INSERT INTO orders VALUES ({id}, 'n', 1), ({id + 1}, 'n', 1)")
+        shop.synced("tags")  # reads the log for both
+    counts = []
+    for limit in (1, 3, None):
+        shop.synced("orders", limit=limit)
+        counts.append(shop.query("SELECT count(*) FROM orders"))
+    assert counts == [[(5,)], [(7,)], [(9,)]]
+    shop.execute("DELETE FROM orders WHERE id > 9")
+    shop.synced("orders", limit=100)
+    assert shop.compare("orders").equal
