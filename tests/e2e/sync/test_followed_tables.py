@@ -11,15 +11,21 @@ import duckdb
 import pytest
 
 from floodmark.api import SyncFailed
+from floodmark.log.log import Log
+from floodmark.model.commit import WithFiles
 from floodmark.model.errors import ConfigError, DataError
+from floodmark.model.run import new_run
+from floodmark.services import Services
 from floodmark.setup.services.databases import DatabaseServer
 from floodmark.spark.context import Spark
+from floodmark.verify.run import verify_loaded
 from tests.conftest import (
     BOTH,
     NO_MYSQL,
     SERVERS,
     Database,
     Floodmark,
+    Silent,
     Workspace,
     fresh_database,
     new_workspace,
@@ -203,3 +209,25 @@ def test_a_limit_takes_whole_reads_of_the_log(shop: Workspace) -> None:
     shop.execute("DELETE FROM orders WHERE id > 9")
     shop.synced("orders", limit=100)
     assert shop.compare("orders").equal
+
+
+def test_what_a_run_has_loaded_is_compared_with_the_source(shop: Workspace) -> None:
+    change(shop)
+    report = shop.sync("orders", "tags", verify_data=True)
+    assert report.ok, report
+    notes = {one.table.partition(".")[2]: " ".join(one.notes) for one in report.tables}
+    assert "verified: 3 rows" in notes["orders"] and "verified: 1 row" in notes["tags"]
+
+
+def test_a_loaded_row_that_differs_is_found_by_its_key(shop: Workspace) -> None:
+    change(shop)
+    n = shop.synced("orders")["commits"]
+    with duckdb.connect(str(shop.warehouse)) as warehouse:
+        warehouse.execute("UPDATE orders SET note = 'spoilt' WHERE id = 4")
+    shop.execute("UPDATE orders SET note = 'later' WHERE id = 2")
+    with Services(shop.settings, Silent(), new_run(), shop.spark()) as services:
+        log = Log(services.store, shop.full_name("orders"))
+        loaded = [commit for commit, _ in log.commits(n) if isinstance(commit, WithFiles)]
+        checked = verify_loaded(services, shop.full_name("orders"), log.read(), loaded)
+    [found] = checked.findings
+    assert found.detail.startswith("id = 4 differs in note")
