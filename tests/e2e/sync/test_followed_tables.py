@@ -177,7 +177,8 @@ def test_another_server_with_other_transactions_is_refused_until_it_is_accepted(
         shop.write(source={"url": Database(other, name).url})
         report = shop.sync("orders")
         assert report.exit_code == 6, report
-        assert "accept" in str(report.tables[0].error.hint)
+        error = report.tables[0].error
+        assert error is not None and "accept" in str(error.hint)
         shop.pipeline.watermark_accept(shop.full_name("orders"))
         shop.synced("orders")
         assert shop.query("SELECT id, note FROM orders ORDER BY id") == [(2, "b"), (3, "other"), (8, "h")]
