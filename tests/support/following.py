@@ -48,7 +48,7 @@ class Told(LogNews):
 
     heard: TableNews | None = None
 
-    def of(self, table: State) -> TableNews | None:
+    def of(self, table: State, most: int | None = None) -> TableNews | None:
         return self.heard
 
 

@@ -118,6 +118,9 @@ def set_(
     The next sync of the table reads rows with cursor > TS; with --id, those after (TS, ID). It holds until a sync
     extracts. `sync --redshift-only` then loads only files created after TS (UTC).
 
+    A table that follows the binary log follows it again from the first transaction committed after TS (UTC). If the
+    server has purged that, the exit code is 6.
+
     Tables without a position begin at the system watermark. PRESET is a month and a day (aug4: the latest one that is
     not in the future), Nhours, Ndays, Nweeks or Nmonths ago, today, or yesterday.
 
@@ -142,8 +145,7 @@ def set_(
     if key is not None and not key.strip():
         raise click.UsageError("--id is empty")
     document = settings.pipeline().watermark_set(table, timestamp=timestamp, id=key, force=force)
-    said = f"{document.table_name}: the next sync starts after {position(document)}, set by hand"
-    return settings.result(document, lambda d: [said, f"To undo: {d.undo}"])
+    return settings.result(document, set_lines)
 
 
 @options.command()
@@ -211,6 +213,9 @@ def accept(settings: Settings, table: str, force: bool) -> int:
     After a restore, a migration, a failover that lost rows, or a table that was dropped and created again, a sync stops
     with exit code 6, too. This accepts the source as it is now: the next sync reads all of it again, from the table's
     start, and merges it by key. Files from the old source no longer load.
+
+    With `changes: binlog`, the binary log is followed from its present end on, also behind an event that this version
+    does not know, and the next sync compares every table that follows it with its target.
 
     \b
     Examples:
@@ -418,6 +423,12 @@ def _next(mark: Watermark) -> str:
         when = "every sync reads the whole table" if mark.log_place is None else "after a change"
         return f"the first row: {when}"
     return mark.log_place or (position(mark) or next_start(mark)) + (" (set by hand)" if mark.manual else "")
+
+
+def set_lines(mark: Watermark) -> list[str]:
+    """What a table's `set` did, for people."""
+    by_hand = f"the next sync starts after {position(mark)}, set by hand"
+    return [f"{mark.table_name}: {'; '.join(mark.notes) or by_hand}", f"To undo: {mark.undo}"]
 
 
 def reset_lines(mark: Watermark, stages: str, load_only: bool = False) -> list[str]:

@@ -85,12 +85,15 @@ def portions(files: Sequence[DataFile], most: int = HELD) -> Iterator[list[DataF
 
 
 def read_keys(store: Store, table: Table, files: Sequence[DataFile]) -> pa.Table:
-    """The keys in files of the source's log, sorted, each once; DoesNotFit if the key has been another one since."""
+    """The keys in files, the source's log's or a commit's, sorted, each once; DoesNotFit if the key has been another one since."""
     found = [schema_of(_own_fields(table)).empty_table()]
     with scratched("floodmark-keys-") as folder:
         for path in fetch(store, files, folder, table.name):
             with pq.ParquetFile(path) as file:
-                found.append(fitting(table, file.read()))
+                there = set(file.schema_arrow.names)
+                found.append(
+                    fitting(table, file.read([f.name for f in _own_fields(table) if f.name in there]))
+                )
     return distinct(pa.concat_tables(found))
 
 

@@ -106,6 +106,39 @@ def unfollowed(
     return {name: Unfollowed(upto, tuple(files[name].values()), tuple(reasons[name])) for name in starts}
 
 
+def first_of(
+    found: Unfollowed,
+    state: State,
+    name: str,
+    stands: FollowedTo,
+    commits: Iterable[tuple[Commit, str]],
+    most: int,
+) -> Unfollowed:
+    """What a run of at most so many rows follows: whole commits of the log, at least one that has keys.
+
+    A table that must be compared is compared whole.
+    """
+    start = unread(state, name, stands)
+    if found.reconcile or not isinstance(start, int):
+        return found
+    files, rows, upto = list[DataFile](), 0, found.upto
+    at = stands.at
+    for commit, digest in commits:
+        if not isinstance(commit, Changes) or commit.n <= start:
+            continue
+        named = commit.followed.tables.get(name, TableChanges()).files
+        more = [file for file in commit.files if file.path in named]
+        if rows and rows + sum(file.rows for file in more) > most:
+            return Unfollowed(upto, tuple(dict.fromkeys(files)))
+        files, rows = [*files, *more], rows + sum(file.rows for file in more)
+        if commit.followed.last_commit is not None:
+            at = stamp(datetime.fromtimestamp(commit.followed.last_commit, UTC))
+        upto = FollowedTo(
+            state.log, commit.n, digest, commit.followed.next_start, commit.identity, at, commit.end.gtid
+        )
+    return found
+
+
 def lowest(named: Iterable[FollowedTo], server: str) -> FollowedTo | None:
     """Where a new log begins when the source's is lost: at the lowest place that a table names on this server."""
     return min((f for f in named if f.identity.server == server), key=lambda f: f.place.number, default=None)

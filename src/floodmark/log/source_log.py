@@ -15,7 +15,7 @@ from floodmark.host.retry import Retries
 from floodmark.log.changes import key_files, with_late_tables
 from floodmark.log.claim import HeldTable, decide_and_claim
 from floodmark.log.fold import Damaged, State
-from floodmark.log.following import Unfollowed, to_read, unfollowed
+from floodmark.log.following import Unfollowed, first_of, to_read, unfollowed
 from floodmark.log.lease import holds
 from floodmark.log.log import Log
 from floodmark.model.changes import (
@@ -171,3 +171,10 @@ def waiting(log: Log, state: State, followed: Mapping[str, FollowedTo | None]) -
             name: replace(each, reconcile=(*each.reconcile, "lost"))
             for name, each in unfollowed(state, followed, ()).items()
         }
+
+
+def waiting_first(
+    log: Log, state: State, name: str, stands: FollowedTo, found: Unfollowed, most: int
+) -> Unfollowed:
+    """Of what a table has not followed, the first commits, with at most so many rows."""
+    return first_of(found, state, name, stands, log.made(to_read(state, {name: stands})), most)

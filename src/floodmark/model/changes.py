@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import Literal, NamedTuple
 
 from floodmark.model.errors import DataError
-from floodmark.model.table import Column
+from floodmark.model.table import Column, Table
 
 # The name of the source's log of changes among the logs of the store; a table's has a dot.
 SOURCE_LOG = "source"
@@ -106,6 +106,12 @@ class KeyDescription:
         tuple[str, str], ...
     ]  # every column in the server's order, replicated or not: name and type
     key: tuple[Column, ...]
+
+    @classmethod
+    def of(cls, table: Table) -> KeyDescription:
+        """As the table is now."""
+        columns = table.source.layout or tuple((column.name, column.type) for column in table.columns)
+        return cls(table.name, columns, tuple(table.column(name) for name in table.key))
 
     @property
     def ordinals(self) -> tuple[int, ...]:

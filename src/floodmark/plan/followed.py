@@ -132,7 +132,7 @@ _DOUBTS: dict[Doubt, str] = {
     "incomplete": "the binary log does not have a changed row's new key",
     "unprepared": "an XA transaction was committed whose rows the binary log no longer has",
     "unlisted": "a read of the binary log did not look for its changes",
-    "lost": "a part of the binary log is gone",
+    "lost": "a part of the binary log could not be read",
 }
 
 

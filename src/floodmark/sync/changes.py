@@ -34,10 +34,10 @@ from floodmark.model.commit import DataFile
 from floodmark.model.errors import ConfigError, DataError
 from floodmark.model.events import Underway
 from floodmark.model.origin import several_servers
-from floodmark.model.table import Table
 from floodmark.model.times import ago, parse_moment
 from floodmark.services import Services
-from floodmark.source.binlog.dump import LogEvents
+from floodmark.source.binlog.dump import created as created_at
+from floodmark.source.binlog.dump import start_of_following
 from floodmark.source.binlog.end import (
     FIRST,
     LogFile,
@@ -46,7 +46,6 @@ from floodmark.source.binlog.end import (
     log_end,
     log_files,
     log_identity,
-    log_start,
 )
 from floodmark.source.binlog.fitness import fitness, log_facts
 from floodmark.source.binlog.gtid import GtidSet, plus_gtids
@@ -99,12 +98,6 @@ def clean_log(services: Services) -> None:
             clean_changes(held, followed, datetime.now(UTC))
     finally:
         held.release()
-
-
-def described(table: Table) -> KeyDescription:
-    """What a table's row events are decoded by."""
-    columns = table.source.layout or tuple((column.name, column.type) for column in table.columns)
-    return KeyDescription(table.name, columns, tuple(table.column(name) for name in table.key))
 
 
 def stretches(files: Sequence[LogFile], begin: LogPlace, end: LogEnd) -> tuple[tuple[LogPlace, LogEnd], ...]:
@@ -292,7 +285,7 @@ class _Attempt:
                 reads = self._read_between(now, begin, before)
             created = dict(pair for read in reads or () for pair in read.stretch.created)
             if not reads and now.end.visible is None:  # nothing is new, or numbering has begun again
-                created = {begin.file: self._begun_by(now, now.end.place.file).created}
+                created = {begin.file: created_at(self._session, now.end.place.file)}
         if reads is None or (known and created.get(begin.file, known) != known):
             start, identity = self._start(now)
             lost = FollowedChanges(start.place, start.place, reconcile=("lost",))
@@ -375,16 +368,10 @@ class _Attempt:
 
     def _start(self, now: LogNow) -> tuple[LogEnd, LogIdentity]:
         """Where following begins: everything that was logged before can be seen. And the log's identity there."""
-        with self._on(now.identity) as session:
-            start = log_start(session)
-        return start, self._begun_by(now, start.place.file)
-
-    def _begun_by(self, now: LogNow, file: str) -> LogIdentity:
-        """The log's identity, as of one of its files."""
-        events = LogEvents(self._session, LogPlace(file, FIRST), LogPlace(file, FIRST + 1))
-        for _ in events:
-            pass
-        return replace(now.identity, created=events.created)
+        start, identity = start_of_following(self._session)
+        if identity.server != now.identity.server:
+            raise several_servers([identity.server], ", and the binary log that is read is another's")
+        return start, identity
 
     # ---------------------------------------------------------------- tables
 
@@ -394,9 +381,8 @@ class _Attempt:
         for name in names:
             with self._on(identity) as session:
                 try:
-                    found.append(
-                        described(discover(session, name, config.options(name), config.source.database))
-                    )
+                    table = discover(session, name, config.options(name), config.source.database)
+                    found.append(KeyDescription.of(table))
                 except (ConfigError, DataError):  # its own plan will say so
                     continue
         return found

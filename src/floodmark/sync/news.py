@@ -14,7 +14,7 @@ from floodmark.log.log import Log
 from floodmark.model.changes import SOURCE_LOG, FollowedTo
 from floodmark.model.errors import FloodmarkError
 from floodmark.plan.followed import TableNews
-from floodmark.source.binlog.end import log_end, log_identity
+from floodmark.source.binlog.end import log_end, log_identity, logged_place
 from floodmark.source.session import Session
 from floodmark.store.store import Store
 
@@ -30,8 +30,8 @@ class LogNews:
     error: FloodmarkError | None = None
     _heard: dict[tuple[str, FollowedTo], Unfollowed | None] = field(default_factory=dict, compare=False)
 
-    def of(self, table: State) -> TableNews | None:
-        """What the log says of a table; None if it was not read. Raises why it could not be."""
+    def of(self, table: State, most: int | None = None) -> TableNews | None:
+        """What the log says of a table, to a run of at most so many rows; None if it was not read. Raises why it could not be."""
         if self.error is not None:
             raise self.error
         if self.newest is None:
@@ -44,7 +44,18 @@ class LogNews:
             return TableNews(stands, until=self.until)
         if (name, stands) not in self._heard:  # asked several times by each table
             self._heard[name, stands] = source_log.waiting(self.log, self.state, {name: stands}).get(name)
-        return TableNews(self.newest, self._heard[name, stands], self.until)
+        pending = self._heard[name, stands]
+        if pending is not None and most is not None:
+            pending = source_log.waiting_first(self.log, self.state, name, stands, pending, most)
+        return TableNews(self.newest, pending, self.until)
+
+    def unread(self, session: Session) -> str | None:
+        """That the binary log goes on behind its last read, for those who only look; None: it does not, or nothing was read."""
+        source = self.state.source if self.state is not None else None
+        end = logged_place(session) if source is not None else None
+        if source is None or end is None or end.number <= source.next_start.number:
+            return None
+        return f"The binary log goes on to {end}: a sync reads it first (`floodmark changes` shows what it says)."
 
 
 def news_of(store: Store, state: State, until: float | None) -> LogNews:

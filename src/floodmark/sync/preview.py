@@ -206,9 +206,14 @@ def plan(config: Config, name: str, options: SyncOptions, news: LogNews | None =
         with about(name):
             found = discover_with_notes(session, name, chosen, config.source.database)
             state = log.read()
-            heard = news.of(state) if news is not None and chosen.changes == "binlog" else None
+            heard, unread = None, None
+            if chosen.changes == "binlog":
+                news = news or stored_news(store, lambda: Session(config.source, purpose="plan"))
+                heard, unread = news.of(state), news.unread(session)
             source = source_of(session, found, state, chosen, news=heard)
             made = preview(source, found, config, log, request, Starts(store, config))
+    if unread is not None:
+        made = replace(made, plan=replace(made.plan, notes=(*made.plan.notes, unread)))
     ours = StorePipeline(store, config.warehouse.label).known_id
     return replace(made, load=look_briefly(config.warehouse, log, made.state, made.plan.table, ours))
 

@@ -256,6 +256,12 @@ def _preview(run: TableRun, request: SyncOptions) -> Preview:
         looks, doubted = services.looks(session), services.sources.doubted(run.name)
         source = source_of(session, found, run.state, run.options, looks, waits, doubted, news)
         made = preview(source, found, services.config, log, request, run.work.starts, run.old)
+        if (
+            run.news is not None
+            and run.asked.dry_run
+            and (unread := run.work.news.unread(session)) is not None
+        ):
+            made = replace(made, plan=replace(made.plan, notes=(*made.plan.notes, unread)))
         services.sources.expect(run.name, made.plan.source)
     if not run.asked.repeated:
         return made

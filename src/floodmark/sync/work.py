@@ -250,7 +250,7 @@ class TableRun:
     @property
     def news(self) -> TableNews | None:
         """What the source's log says of the table, as its own log is now; None: it does not follow that."""
-        return self.work.news.of(self.state) if self.options.changes == "binlog" else None
+        return self.work.news.of(self.state, self.asked.most) if self.options.changes == "binlog" else None
 
     @property
     def services(self) -> Services:

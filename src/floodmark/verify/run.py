@@ -15,9 +15,11 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from floodmark.config.load import Config
+from floodmark.extract.keys import read_keys
 from floodmark.log import pipeline, status
 from floodmark.log.fold import State
 from floodmark.log.status import write_verify
+from floodmark.model.canonical import printed
 from floodmark.model.commit import Batch, WithFiles
 from floodmark.model.errors import ConfigError, FloodmarkError, Interrupted, VerificationError, exit_code
 from floodmark.model.events import Compared, Emit, RunBegan, StageEnded
@@ -40,12 +42,15 @@ from floodmark.verify.compare import (
     loaded_state,
     waiting,
 )
-from floodmark.verify.lookup import Differences
+from floodmark.verify.lookup import Differences, look_up
+from floodmark.verify.scope import scope_of
 
 # Default number of rows named per kind.
 NAMED = 20
 # Why a difference may be none once a sync has run.
 LOOSE = "its cursor is NULL, zero or in the future, so it may only have changed since the last sync"
+# Rows that are looked up by key after a load.
+BY_KEY = 50_000
 # Seconds that an interrupted verify may take to end its tasks.
 GRACE = 5.0
 
@@ -256,6 +261,8 @@ def _verified(services: Services, name: str, state: State, commits: Sequence[Wit
         return Checked(waiting=rows)
     if table.mode == "full":
         return Checked(findings=_snapshot(services, table, state, commits))
+    if table.follows:
+        return _followed(services, table, state, commits)
     read = [commit for commit in commits if isinstance(commit, Batch)]
     firsts = [file.first for commit in read for file in commit.files if file.first]
     moved = sum(commit.rows for commit in read)
@@ -268,6 +275,23 @@ def _verified(services: Services, name: str, state: State, commits: Sequence[Wit
     if kept:
         check_different(services, table, state)
     return Checked(differences=kept, findings=findings(table, kept))
+
+
+def _followed(services: Services, table: Table, state: State, commits: Sequence[WithFiles]) -> Checked:
+    """The rows behind the keys in the loaded files; the whole table if they are many, as after a copy."""
+    files = [file for commit in commits for file in commit.files]
+    many = sum(file.rows for file in files) > BY_KEY or state.followed_to is None
+    if many or any(isinstance(commit, Batch) and commit.window_id for commit in commits):
+        found = compare(services, table, state)
+    else:
+        keys, scope = read_keys(services.store, table, files), scope_of(services, table, state, False)[0]
+        names = [printed(form, keys.column(form.field.name)) for form in scope.keys]
+        found = look_up(services, scope, list(zip(*names, strict=True)))
+        found = replace(found, rows_source=keys.num_rows, rows_warehouse=keys.num_rows)
+    if services.config.options(table.name).deletes == "ignore":
+        found = replace(found, extra=())
+    left = unexplained(services, table, state, found)
+    return Checked(differences=left, findings=findings(table, left))
 
 
 def _snapshot(

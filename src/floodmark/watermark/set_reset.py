@@ -51,6 +51,7 @@ from floodmark.source.ranges import table_rows
 from floodmark.source.session import Session
 from floodmark.source.sql import NUMERIC
 from floodmark.store.store import Store
+from floodmark.watermark.follow_again import accept_log, follow_again
 from floodmark.watermark.show import named_log, next_start, published
 
 # What a command decides about a table: its description, if that changes, and the commit that follows.
@@ -72,6 +73,9 @@ def watermark_set(
     if text is None and key is None:
         raise ConfigError("give a timestamp, or an id for a table read by id", table=name)
     log = named_log(config, name)
+    now = log.read()
+    if text is not None and key is None and now.table is not None and now.table.follows:
+        return follow_again(config, now, text, run)
 
     def decide(state: State) -> Move:
         table = known_table(config, log.table_name, state, text)
@@ -250,8 +254,8 @@ def known_table(config: Config, name: str, state: State, timestamp: str | None) 
 def _position(table: Table, timestamp: str | None, key: str | None) -> Position:
     if table.follows:
         raise ConfigError(
-            "the table follows the binary log, so it has no position to set",
-            hint=f"floodmark watermark reset -t {table.name} copies it again",
+            "the table follows the binary log, so it has no id to begin after",
+            hint="give --timestamp alone, in UTC: it follows the log again from the first transaction after it",
             table=table.name,
         )
     if table.mode == "full":
@@ -384,6 +388,8 @@ def watermark_accept(config: Config, name: str, run: str, *, force: bool = False
         return published(config, log.store, after, run).but(**found)
     if table.mode == "full":
         raise ConfigError("nothing to accept: every sync reads the whole table (mode full)", table=table.name)
+    if table.follows and (followed := accept_log(config, table, run)) is not None:
+        return followed
     mark = watermark_reset(config, log.table_name, run, force=force)
     if options.deletes == "ignore":
         left = f"rows that only the old source had stay in {table.target}: floodmark verify -t {table.name} --repair removes them"

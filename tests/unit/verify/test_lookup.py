@@ -70,8 +70,8 @@ def test_the_source_prints_only_rows_that_the_warehouse_has_too(tmp_path: Path) 
     assert (found.missing, found.extra, found.nowhere) == (((1,),), ((3,),), (("4",),))
     assert found.different == (((2,), ("n",)),)
     exists, printed = source.asked
-    assert "SHA2" not in exists and exists.endswith("IN (4, 1))")
-    assert "SHA2" in printed and printed.endswith("IN (3, 2))")
+    assert "SHA2" not in exists and "IN (4, 1)" in exists
+    assert "SHA2" in printed and "IN (3, 2)" in printed
 
 
 def test_a_row_found_by_another_spelling_and_deleted_before_it_is_printed_is_extra(tmp_path: Path) -> None:

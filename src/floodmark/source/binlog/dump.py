@@ -11,12 +11,13 @@ import time
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from itertools import pairwise
 
 from floodmark.config.load import SourceSpec
-from floodmark.model.changes import LogPlace
+from floodmark.model.changes import LogEnd, LogIdentity, LogPlace
 from floodmark.model.errors import ConfigError, DataError, FloodmarkError, TransientError
-from floodmark.source.binlog.end import FIRST, LogGone, log_files, log_identity, no_log
+from floodmark.source.binlog.end import FIRST, LogGone, log_files, log_identity, log_start, no_log
 from floodmark.source.binlog.events import (
     FORMAT_DESCRIPTION,
     GTID,
@@ -217,6 +218,21 @@ def _behind(event: LogEvent, place: LogPlace) -> LogPlace:
 
 
 # ---------------------------------------------------------------- files by time
+
+
+def start_of_following(connect: Connect) -> tuple[LogEnd, LogIdentity]:
+    """Where following begins: everything that was logged before can be seen. And the log's identity there."""
+    with connect() as session:
+        start, identity = log_start(session), log_identity(session)
+    return start, replace(identity, created=created(connect, start.place.file))
+
+
+def created(connect: Connect, file: str) -> int:
+    """When the server created a file, by its Format_description."""
+    events = LogEvents(connect, LogPlace(file, FIRST), LogPlace(file, FIRST + 1))
+    for _ in events:
+        pass
+    return events.created
 
 
 def place_at(connect: Connect, moment: float) -> LogPlace:
