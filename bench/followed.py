@@ -45,9 +45,9 @@ def scenes(stage: Stage) -> Iterator[tuple[str, Figure, str]]:
         configs = {way: place(own, way) for way in WAYS}
 
         def both(what: str, rows: int) -> Iterator[tuple[str, Figure, str]]:
-            before = None
+            before = None  # `more`: keys may become ranges
             for way, config in configs.items():
-                figure = own.run(f"{what}, by {way}", own.steady(config, "both"), rows=rows)
+                figure = own.run(f"{what}, by {way}", own.steady(config, "both"), rows=rows, more=True)
                 yield figure.name, figure, "" if before is None else against(figure, before, "by cursor")
                 before = figure
 
@@ -69,7 +69,7 @@ def scenes(stage: Stage) -> Iterator[tuple[str, Figure, str]]:
             database=settlement.DATABASE,
         )
         [(changed,)] = own.db.execute(f"SELECT COUNT(*) FROM {settlement.NAME} WHERE id % 100 = 0")
-        figure = own.run("reconcile", own.steady(config, "both"), rows=changed)
+        figure = own.run("reconcile", own.steady(config, "both"), rows=changed, more=True)
         yield f"{rows:,} rows, reconcile of 1 %", figure, against(figure, verify, "a verify")
 
 
