@@ -1,4 +1,4 @@
-"""The smaller scenes: loads, end to end, an increment, nothing to do, many small tables, wide rows, verify."""
+"""The smaller scenes: loads, end to end, an increment, nothing to do, many small tables, wide rows, verify, the binary log."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import followed
 from stage import Stage
 
 from floodmark.setup.services import settlement
@@ -99,6 +100,26 @@ def _idle(stage: Stage, runs: int) -> Iterator[Scene]:
     yield _median([_scene(stage, f"{what}, nothing to do", sync, 0) for _ in range(runs)])
 
 
+def _followed(stage: Stage, runs: int) -> Iterator[Scene]:
+    """Changes from the binary log, beside the same by a cursor; and many tables that nothing has happened to."""
+    for name, figure, beside in followed.scenes(stage):
+        cpu = followed.cpu_of(figure)
+        yield Scene(name, figure.seconds, figure.rows, cpu, _text(figure.seconds, figure.rows, cpu) + beside)
+    with followed.logged(stage) as own:
+        own.db.execute(f"CREATE DATABASE {MANY}")
+        for n in range(MANY_TABLES):
+            own.db.execute(
+                f"CREATE TABLE t{n} (id INT PRIMARY KEY, v VARCHAR(20))",
+                f"INSERT INTO t{n} SELECT seq, 'v' FROM seq_1_to_{MANY_ROWS}",
+                database=MANY,
+            )
+        config, what = followed.place(own, "binlog", MANY), f"{MANY_TABLES:,} tables that follow the log"
+        sync = own.floodmark(config, "sync", "--all")
+        yield _scene(own, f"{what}, the first sync", sync, MANY_TABLES * MANY_ROWS)
+        yield _scene(own, f"{what}, nothing to do for the first time", sync, 0)
+        yield _median([_scene(own, f"{what}, nothing to do", sync, 0) for _ in range(runs)])
+
+
 def _wide(stage: Stage, runs: int) -> Iterator[Scene]:
     """Rows of a megabyte each: how much memory the extraction takes, and the load."""
     stage.db.execute(f"CREATE DATABASE {WIDE}")
@@ -166,4 +187,5 @@ def _against(scene: Scene, together: Scene) -> Scene:
 # By name, in order: each measures what the last ones left, and is told how often to measure what varies.
 SCENES: dict[str, Callable[[Stage, int], Iterator[Scene]]] = {
     "loads": _loads, "whole": _whole, "small": _small, "idle": _idle, "wide": _wide,
+    "followed": _followed,
 }  # fmt: skip

@@ -39,8 +39,8 @@ def main() -> None:
     if done["error"]:
         spark.stop()
         sys.exit(str(done["error"]))
-    rows = "rows_source" if what == "verify" else "rows_extracted"
-    print(json.dumps({"rows": done[rows], "loaded": done.get("rows_loaded"), "bytes": done.get("bytes_written", 0),
+    rows = done["rows_source"] if what == "verify" else done["rows_extracted"] or done["rows_reread"]
+    print(json.dumps({"rows": rows, "loaded": done.get("rows_loaded"), "bytes": done.get("bytes_written", 0),
                       "seconds": seconds, "cpu": sum(cpus.values()), "cpus": cpus, "spark_start": started}), flush=True)  # fmt: skip
     spark.stop()
 

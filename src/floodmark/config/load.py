@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from fnmatch import fnmatchcase
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_type_hints
 from urllib.parse import unquote, urlsplit
@@ -381,10 +382,14 @@ class Config:
     alerts: AlertSpec | None = None
     new_tables: Literal["report", "ignore"] = DefaultKeys.new_tables
 
+    @cached_property
+    def _patterns(self) -> tuple[tuple[str, dict[str, Any]], ...]:
+        return tuple((p, e) for p, e in self.entries.items() if any(c in p for c in "*?["))
+
     def options(self, table: str) -> TableOptions:
         """The options of a table; later patterns in the file override earlier ones, an exact name all of them."""
         name = _qualified(table, self.source.database)
-        fitting = (e for p, e in self.entries.items() if p != name and fnmatchcase(name, p))
+        fitting = (e for p, e in self._patterns if p != name and fnmatchcase(name, p))
         merged = dict[str, Any]()
         for entry in (self.defaults, *fitting, self.entries.get(name, {})):
             if entry.get("changes") == "binlog":

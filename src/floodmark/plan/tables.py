@@ -23,6 +23,8 @@ from floodmark.store.store import Store
 
 # New tables that a note names.
 NAMED = 10
+# Tables that are looked up one by one; of more, all of the source's are listed at once.
+ASKED_EACH = 20
 
 
 def is_pattern(name: str) -> bool:
@@ -110,7 +112,12 @@ class StoredTables:
         config, source = self._config, self._config.source
         found = dict.fromkeys(shown() if all_tables and not config.tables else ())
         unknown: list[TableReport] = []
+        listed = frozenset(shown()) if all_tables and len(config.tables) > ASKED_EACH else frozenset()
         for name in config.tables if all_tables else names:
+            full = self._full(name)
+            if full in listed and full.count(".") == 1 and f"{source.database}.{full}" not in listed:
+                found[full] = None
+                continue
             if not (all_tables and is_pattern(name)):
                 try:
                     found[resolve(session, name, source.database)] = None

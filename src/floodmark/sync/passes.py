@@ -173,7 +173,8 @@ def _along(table: Table) -> str | None:
 def small(table: Table, pieces: Sequence[Slice]) -> bool:
     """Whether the pieces are so quickly read, as far as is known, that other tables may wait for them."""
     wide = any(column.data_type in _WIDE for column in table.columns)
-    scans = any(piece.by == "cursor" for piece in pieces) and table.source.cursor_index is None
+    along = any(piece.by == "cursor" and piece.kind != "keys" for piece in pieces)
+    scans = along and table.source.cursor_index is None
     few = 0 < sum(piece.rows for piece in pieces) <= (SMALL_WIDE_ROWS if wide else SMALL_ROWS)
     return len(pieces) == 1 and few and not scans
 

@@ -41,7 +41,7 @@ _LATER = datetime.max.replace(tzinfo=UTC)
 
 
 @dataclass(frozen=True)
-class Note:
+class IdleNote:
     """A table that had nothing to read or load, and what that rests on."""
 
     at: str  # when it was read
@@ -55,14 +55,14 @@ class Note:
 
 
 @dataclass(frozen=True)
-class Notes:
+class IdleNotes:
     """The notes of all tables, as stored."""
 
-    tables: dict[str, Note] = field(default_factory=dict)
+    tables: dict[str, IdleNote] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
-class Seen:
+class IdleFacts:
     """What notes are held against: a run asks for it once, before it reads any table."""
 
     at: datetime
@@ -74,7 +74,7 @@ class Seen:
         """A table's lease and published watermark."""
         return f"{self.stored.get(lease_path(name))} {self.stored.get(primary_path(name))}"
 
-    def believes(self, name: str, note: Note, asked: str) -> bool:
+    def believes(self, name: str, note: IdleNote, asked: str) -> bool:
         """Whether everything that a note rests on is as it was."""
         upto = here(self.source)
         age = (self.at - parse_moment(note.at)).total_seconds()
@@ -96,8 +96,8 @@ class Untouched:
         """`names`: the tables of the run that follow the source's log, which has been read."""
         self._work = work
         self._began = time.time()
-        self._notes: dict[str, Note] = {}
-        self._seen: Seen | None = None
+        self._notes: dict[str, IdleNote] = {}
+        self._seen: IdleFacts | None = None
         self._asked: dict[str, str] = {}
         self.reports: dict[str, TableReport] = {}  # of the tables that need not be read
         if not (names and _plain(work.options, work.services.config)):
@@ -114,7 +114,7 @@ class Untouched:
         except FloodmarkError:
             self._seen = None  # each table says what is wrong
 
-    def _look(self) -> Seen | None:
+    def _look(self) -> IdleFacts | None:
         services, state = self._work.services, self._work.news.state
         if state is None or state.source is None:
             return None
@@ -130,9 +130,9 @@ class Untouched:
                 f"{one.epoch} {one.commits} {one.rows} {one.files} {one.loaded_at}"
             )
         sums = {log: ", ".join(sorted(texts)) for log, texts in loaded.items()}
-        return Seen(datetime.now(UTC), state, stored, sums)
+        return IdleFacts(datetime.now(UTC), state, stored, sums)
 
-    def _report(self, seen: Seen) -> None:
+    def _report(self, seen: IdleFacts) -> None:
         """Reports on every table whose note is to be believed, as if it had been read."""
         work, looked = self._work, stamp()
         until = self._until
@@ -170,7 +170,7 @@ class Untouched:
                 now[run.name] = note
         store = work.services.store
         if now != self._notes:
-            put(store, NOTES, dump_quickly(Notes(now)), "the notes on untouched tables")
+            put(store, NOTES, dump_quickly(IdleNotes(now)), "the notes on untouched tables")
         if self.reports:
             looked = next(iter(self.reports.values())).looked or stamp()
             checked = CheckedTables(work.services.run, stamp(), looked, self._until, tuple(self.reports))
@@ -197,12 +197,12 @@ def _asked(config: Config, name: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
-def _read(store: Store) -> dict[str, Note]:
-    found = parse(Notes, store.get(NOTES, MOST_NOTES))
+def _read(store: Store) -> dict[str, IdleNote]:
+    found = parse(IdleNotes, store.get(NOTES, MOST_NOTES))
     return found.tables if found is not None else {}
 
 
-def _note(run: TableRun, seen: Seen, asked: str) -> Note | None:
+def _note(run: TableRun, seen: IdleFacts, asked: str) -> IdleNote | None:
     """What a run notes of a table that it has read; None: there is something about it that the next run should look at."""
     report, state, held = run.report, run.state, run.held
     quiet = (report.ok, report.idle, held.known, held.lease is None, not report.left_out, not state.retired)
@@ -214,7 +214,7 @@ def _note(run: TableRun, seen: Seen, asked: str) -> Note | None:
     if news is None or not untouched(state, run.options, news):
         return None
     shown = {**report.watermark.as_json()}
-    return Note(
+    return IdleNote(
         stamp(seen.at), asked, news.newest.log, news.newest.n, state.log, seen.of(run.name),
         seen.loaded.get(state.log, ""), {"strategy": report.strategy, "watermark": shown},
     )  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,9 @@ import pytest
 
 from floodmark.log.status import read_checked, read_status
 from floodmark.model.run import SyncReport
+from floodmark.plan.tables import StoredTables
 from floodmark.setup.services.databases import DatabaseServer, MariaDB
+from floodmark.source.session import Session
 from floodmark.spark.context import Spark
 from floodmark.status.facts import StoreFacts
 from floodmark.store.store import Store
@@ -221,3 +224,22 @@ def test_what_foreign_keys_do_unlogged_is_said_or_looked_for(shop: Workspace, lo
     shop.execute("DELETE FROM orders WHERE id = 1")
     ran(shop, "orders", "items")
     assert equal(shop, "orders", "items")
+
+
+def test_many_listed_tables_are_looked_up_at_once_and_missing_ones_by_name(shop: Workspace) -> None:
+    names = [f"t{n}" for n in range(30)]
+    shop.execute(*(f"CREATE TABLE {name} (id INT PRIMARY KEY)" for name in names))
+    shop.write(tables={name: {} for name in (*names, "missing", "tag*")})
+    settings = shop.settings
+    with Session(settings.source, purpose="test") as session:
+
+        def asked() -> int:
+            return int(session.rows("SHOW SESSION STATUS LIKE 'Questions'")[0][1] or 0)
+
+        before = asked()
+        found, unknown = StoredTables(settings, stored(shop)).resolve(
+            lambda _: nullcontext(session), [], True
+        )
+        assert asked() - before < 10
+    assert set(found) == {shop.full_name(name) for name in (*names, "tags")}
+    assert shop.full_name("missing") in [one.table for one in unknown if one.error]

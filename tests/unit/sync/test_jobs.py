@@ -22,6 +22,7 @@ def test_one_slice_of_few_rows_along_an_index_is_small() -> None:
 
 def test_a_slice_is_not_small_if_it_may_take_long_for_few_rows() -> None:
     assert not small(changed(TABLE, cursor_index=None), [piece(10)])  # a full scan
+    assert small(changed(TABLE, cursor_index=None), [Slice("keys", 0, rows=10)])  # but not of keys
     assert not small(TABLE, [piece(0)])  # nobody has counted
     columns = (*TABLE.source.columns, Column("body", "longtext", "longtext"))
     wide = changed(TABLE, columns=columns)
