@@ -22,6 +22,7 @@ class Balancer:
         self.silent: bytes | None = (
             None  # a statement with these bytes gets no answer; needs a session without TLS
         )
+        self.unanswered = 0  # how many such statements there were
         self._ports = [server.port for server in servers]
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listener.getsockname()[1]
@@ -50,6 +51,7 @@ class Balancer:
         with suppress(OSError):
             while data := source.recv(65536):
                 if statements and self.silent is not None and self.silent in data:
+                    self.unanswered += 1
                     continue
                 target.sendall(data)
         with suppress(OSError):

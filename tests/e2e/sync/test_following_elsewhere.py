@@ -110,7 +110,7 @@ def test_servers_that_take_turns_at_one_address_never_lose_a_row(pair: Pair, sho
             assert report.exit_code in (0, 4, 6)
         pair.replica.execute(pair.word("STOP REPLICA"))
         change(pair.primary, "alone")
-        for number in range(3):
+        for _ in range(3):
             report = shop.sync("orders", "idle")
             if report.ok:
                 assert equal(shop, pair.primary)
