@@ -185,7 +185,7 @@ def test_only_verify_finds_what_was_not_logged(shop: Workspace) -> None:
 @pytest.mark.parametrize("first", [True, False], ids=["of a first copy", "of a changes pass"])
 def test_a_run_that_is_killed_at_any_write_loses_nothing(shop: Workspace, first: bool) -> None:
     """Without FLOODMARK_LONG, at a sample of them; before a write and after it."""
-    for n in range(2, 400, 1 if PATIENT else 13):
+    for n in range(2, 400, 3 if PATIENT else 13):
         table = f"copy{n}" if first else "orders"
         if first:
             shop.execute(
@@ -231,5 +231,31 @@ def test_ctrl_c_ends_a_read_of_the_log_at_once(shop: Workspace, logged: Database
         assert time.monotonic() - began < 3
         assert "Traceback" not in process.stderr.read()
     shop.write(source={"url": url, "tls": None})
+    notes(shop)
+    assert equal(shop)
+
+
+def test_a_connection_that_breaks_during_a_dump_is_exit_code_4(
+    shop: Workspace, logged: DatabaseServer
+) -> None:
+    change(shop, "orders", "first")
+    with Balancer([logged], lambda n: 0) as balancer:
+        url = shop.config["source"]["url"]
+        shop.write(
+            source={"url": url.replace(str(logged.port), str(balancer.port)), "tls": {"mode": "disabled"}}
+        )
+        balancer.cuts = b"\0\0\0\0bin.0"  # a dump
+        report = shop.sync("orders", "items")
+        assert report.exit_code == 4
+        assert all("lost" in str(one.error).lower() for one in report.tables)
+        balancer.cuts = None
+        notes(shop)
+    assert equal(shop)
+
+
+def test_a_server_that_restarts_is_followed_on(shop: Workspace, logged: DatabaseServer) -> None:
+    change(shop, "orders", "before")
+    logged.restart()
+    change(shop, "orders", "after")
     notes(shop)
     assert equal(shop)
