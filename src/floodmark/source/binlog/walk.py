@@ -288,9 +288,10 @@ class Walk:
                 self._left_out = self._left_out or under.begin
 
     def _taken_before(self, text: str, before: GtidSet) -> bool:
-        if text.count(":"):
+        if ":" in text:
             return before.contains(text)
-        return before.has_logged(GtidSet.parse(text))  # MariaDB: of a server that isn't named, nothing is known
+        # MariaDB: nothing is known of a server that isn't named.
+        return before.has_logged(GtidSet.parse(text))
 
     def _opened(self) -> _Under:
         """The transaction under way; one without a GTID event, as older servers write them, begins here."""
