@@ -10,8 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from floodmark.log.log import Log
+from floodmark.model.changes import SOURCE_LOG
 from floodmark.setup.services.databases import DatabaseServer
 from floodmark.spark.context import Spark
+from floodmark.store.store import Store
 from tests.conftest import (
     BOTH,
     NO_MYSQL,
@@ -259,3 +262,24 @@ def test_a_server_that_restarts_is_followed_on(shop: Workspace, logged: Database
     change(shop, "orders", "after")
     notes(shop)
     assert equal(shop)
+
+
+def test_a_lost_log_of_changes_comes_back_from_its_copies(shop: Workspace) -> None:
+    """Its key files have no copies: a table that had not followed them yet is compared."""
+    shop.write(store={"url": "./lake", "copies_to": [{"url": "./beside", "log": True}]})
+    for note, tables in (("first", ("orders", "items")), ("second", ("orders",))):
+        change(shop, "items", note)
+        change(shop, "orders", note)
+        notes(shop, *tables)
+    before = source_log(shop)
+    shop.run("watermark", "drill", "--all").ok()
+    shutil.rmtree(shop.folder / "lake" / "changes")
+    change(shop, "orders", "third")
+    notes(shop)
+    assert source_log(shop) == before
+    assert equal(shop)
+
+
+def source_log(shop: Workspace) -> str | None:
+    """The log of changes that the store has."""
+    return Log(Store(shop.settings.store), SOURCE_LOG).read().log
