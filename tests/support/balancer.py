@@ -22,6 +22,8 @@ class Balancer:
         self.silent: bytes | None = (
             None  # a statement with these bytes gets no answer; needs a session without TLS
         )
+        self.cuts: bytes | None = None  # a statement with these bytes is the last of its connection
+        self.unanswered = 0  # how many such statements there were
         self._ports = [server.port for server in servers]
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listener.getsockname()[1]
@@ -49,7 +51,10 @@ class Balancer:
     def _forward(self, source: socket.socket, target: socket.socket, statements: bool) -> None:
         with suppress(OSError):
             while data := source.recv(65536):
+                if statements and self.cuts is not None and self.cuts in data:
+                    break
                 if statements and self.silent is not None and self.silent in data:
+                    self.unanswered += 1
                     continue
                 target.sendall(data)
         with suppress(OSError):

@@ -327,13 +327,14 @@ class _Attempt:
         else:
             self._claim()  # tasks write by themselves
         source = self.state.source
+        same = source is not None and source.identity.server == now.identity.server
         names = tuple(source.tables if source else ())
         listened = source_log.descriptions(self.held.log, self.state, names)
         self.unheard = [name for name in names if name not in listened]
         jobs = [
             LogJob(
                 spec.source, spec.store, number, start, upto, listened, services.run, self.held.state.n,
-                self.state.log, now.identity.server, before.visible,
+                self.state.log, now.identity.server, before.visible or (None if same else before.gtid),
             )
             for number, (start, upto) in enumerate(parts)
         ]  # fmt: skip

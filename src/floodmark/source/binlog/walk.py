@@ -161,7 +161,7 @@ class Walk:
         self._within = within
         self._followed = NamedTables(described)
         self._visible = None if end.visible is None else GtidSet.parse(end.visible)
-        self._before = None if not before or end.visible is None else GtidSet.parse(before)
+        self._before = None if not before else GtidSet.parse(before)
         self._gtids = GtidSet()
         self._file, self._last = start.file, 0  # and the kind of the last event that is in the file
         self._at = start.position
@@ -281,11 +281,17 @@ class Walk:
         under.taken = self._within[0] <= (gtid.commit or event.timestamp) <= self._within[1]
         if gtid.text:
             self._gtids.add(gtid.text)
-            if self._before is not None and self._before.contains(gtid.text):
+            if self._before is not None and self._taken_before(gtid.text, self._before):
                 under.taken = False
             elif self._visible is not None and not self._visible.contains(gtid.text):
                 under.taken = False
                 self._left_out = self._left_out or under.begin
+
+    def _taken_before(self, text: str, before: GtidSet) -> bool:
+        if ":" in text:
+            return before.contains(text)
+        # MariaDB: nothing is known of a server that isn't named.
+        return before.has_logged(GtidSet.parse(text))
 
     def _opened(self) -> _Under:
         """The transaction under way; one without a GTID event, as older servers write them, begins here."""
