@@ -124,3 +124,12 @@ def test_a_purged_log_is_compared(shop: Workspace, logged: DatabaseServer) -> No
     shop.execute(f"PURGE BINARY LOGS TO '{last}'")
     ran(shop)
     assert equal(shop)
+
+
+def test_a_column_added_before_a_truncate_that_leaves_no_row_comes_with_the_next_row(shop: Workspace) -> None:
+    shop.execute("ALTER TABLE orders ADD COLUMN state INT DEFAULT 4 FIRST", "TRUNCATE TABLE orders")
+    ran(shop)
+    assert shop.query("SELECT id FROM orders") == []
+    shop.execute("INSERT INTO orders VALUES (5, 7, 'g', 7)")
+    ran(shop)
+    assert equal(shop)
