@@ -39,6 +39,11 @@ class LogNews:
         stands, name = table.follows_from, table.table_name
         if self.log is None or self.state is None or stands is None:
             return TableNews(self.newest, until=self.until)
+        if stands.log == self.newest.log and stands.n > self.newest.n:
+            # Another run has read the log since, and the table has followed it further.
+            later = self.log.read()
+            if later.n >= stands.n:
+                return LogNews(self.log, here(later), later, self.until).of(table)
         if (name, stands) not in self._heard:  # asked several times by each table
             self._heard[name, stands] = source_log.waiting(self.log, self.state, {name: stands}).get(name)
         return TableNews(self.newest, self._heard[name, stands], self.until)

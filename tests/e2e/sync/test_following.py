@@ -2,15 +2,30 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from floodmark.model.run import SyncReport
+from floodmark.model.run import SyncOptions, SyncReport, new_run
+from floodmark.services import Services
 from floodmark.setup.services.databases import DatabaseServer
 from floodmark.spark.context import Spark
-from tests.conftest import BOTH, NO_MYSQL, SERVERS, Floodmark, Workspace, fresh_database, new_workspace
+from floodmark.sync.changes import follow_log
+from floodmark.sync.news import news_of
+from floodmark.sync.table import sync_table
+from floodmark.sync.work import Work
+from tests.conftest import (
+    BOTH,
+    NO_MYSQL,
+    SERVERS,
+    Floodmark,
+    Silent,
+    Workspace,
+    fresh_database,
+    new_workspace,
+)
 from tests.support.followed_log import LOGGED
 
 
@@ -132,4 +147,19 @@ def test_a_column_added_before_a_truncate_that_leaves_no_row_comes_with_the_next
     assert shop.query("SELECT id FROM orders") == []
     shop.execute("INSERT INTO orders VALUES (5, 7, 'g', 7)")
     ran(shop)
+    assert equal(shop)
+
+
+def test_a_run_goes_on_from_where_another_one_that_read_the_log_later_has_left_a_table(
+    shop: Workspace, spark: Callable[[], Spark]
+) -> None:
+    with Services(shop.settings, Silent(), new_run(), spark()) as services:
+        work = Work(services, SyncOptions())
+        work.resolve([shop.full_name("orders")], False)
+        earlier = follow_log(services, [shop.full_name("orders")])
+        work.news = news_of(services.store, earlier, time.time())
+        shop.execute("UPDATE orders SET price = 20 WHERE id = 2")
+        ran(shop)
+        report = sync_table(work.table(shop.full_name("orders")))
+    assert (report.error, report.commits) == (None, ())
     assert equal(shop)
