@@ -11,7 +11,7 @@ import itertools
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from decimal import Decimal
@@ -24,7 +24,29 @@ import pymysql
 
 from floodmark.setup.services.databases import DatabaseServer
 
-_ROOMS = ("abc", "ABC", "Abc", "äbc", "abc ", "dèf", "def", "DEF", "def  ", "straße", "strasse", "ß", "ss", "", " ", "a\tb", "o'x", "ﬁ", "fi", "é", "e\u0301")
+_ROOMS = (
+    "abc",
+    "ABC",
+    "Abc",
+    "äbc",
+    "abc ",
+    "dèf",
+    "def",
+    "DEF",
+    "def  ",
+    "straße",
+    "strasse",
+    "ß",
+    "ss",
+    "",
+    " ",
+    "a\tb",
+    "o'x",
+    "ﬁ",
+    "fi",
+    "é",
+    "e\u0301",
+)
 
 
 @dataclass(frozen=True)
@@ -43,7 +65,9 @@ def _number(dice: Random) -> tuple[Any, ...]:
 
 def _word(dice: Random) -> tuple[Any, ...]:
     word = dice.choice(_ROOMS)
-    return (word if dice.random() < 0.5 else f"{word}{dice.randint(1, 60)}{dice.choice(('', ' ', 'É', 'e'))}",)
+    return (
+        word if dice.random() < 0.5 else f"{word}{dice.randint(1, 60)}{dice.choice(('', ' ', 'É', 'e'))}",
+    )
 
 
 def _pair(dice: Random) -> tuple[Any, ...]:
@@ -51,7 +75,10 @@ def _pair(dice: Random) -> tuple[Any, ...]:
 
 
 def _moment(dice: Random) -> tuple[Any, ...]:
-    return (datetime(2025, 3, 30, 1) + timedelta(seconds=dice.randint(0, 9000), microseconds=dice.choice((0, 1, 500000))),)
+    return (
+        datetime(2025, 3, 30, 1)
+        + timedelta(seconds=dice.randint(0, 9000), microseconds=dice.choice((0, 1, 500000))),
+    )
 
 
 def _bytes(dice: Random) -> tuple[Any, ...]:
@@ -67,12 +94,27 @@ def shapes(mariadb: bool) -> tuple[Shape, ...]:
         Shape("ints", f"id INT PRIMARY KEY, {rest}", ("id",), _number),
         Shape("ci", f"{text.format('utf8mb4_general_ci')} PRIMARY KEY, {rest}", ("name",), _word),
         Shape("ai", f"{text.format(ai)} PRIMARY KEY, {rest}", ("name",), _word),
-        Shape("pairs", f"a INT, {text.format('utf8mb4_general_ci')}, {rest}, PRIMARY KEY (a, name)", ("a", "name"), _pair),
-        Shape("prices", f"p DECIMAL(12,3) PRIMARY KEY, {rest}", ("p",), lambda d: (Decimal(d.randint(-900, 900)) / 8,)),
+        Shape(
+            "pairs",
+            f"a INT, {text.format('utf8mb4_general_ci')}, {rest}, PRIMARY KEY (a, name)",
+            ("a", "name"),
+            _pair,
+        ),
+        Shape(
+            "prices",
+            f"p DECIMAL(12,3) PRIMARY KEY, {rest}",
+            ("p",),
+            lambda d: (Decimal(d.randint(-900, 900)) / 8,),
+        ),
         Shape("bins", f"k VARBINARY(8) PRIMARY KEY, {rest}", ("k",), _bytes),
         Shape("fixed", f"k BINARY(8) PRIMARY KEY, {rest}", ("k",), _bytes),
         Shape("moments", f"t DATETIME(6) PRIMARY KEY, {rest}", ("t",), _moment),
-        Shape("uniq", f"{rest}, u BIGINT UNSIGNED NOT NULL, UNIQUE KEY (u)", ("u",), lambda d: (d.randint(0, 300),)),
+        Shape(
+            "uniq",
+            f"{rest}, u BIGINT UNSIGNED NOT NULL, UNIQUE KEY (u)",
+            ("u",),
+            lambda d: (d.randint(0, 300),),
+        ),
         Shape("few", f"id INT PRIMARY KEY, {rest}", ("id",), _number),
         Shape("soft", f"id INT PRIMARY KEY, {rest}", ("id",), _number),
         Shape("keyless", f"id INT, {rest}", ("id",), _number),
@@ -92,7 +134,7 @@ class Storm:
     """Writers on one database, until they are told to stop."""
 
     def __init__(self, server: DatabaseServer, database: str, seed: int, calm: tuple[str, ...] = ()) -> None:
-        """`calm`: what doesn't happen (ddl, log, restart, reset, xa, image)."""
+        """`calm`: what doesn't happen (ddl, statement, log, restart, reset, xa, image)."""
         self.server, self.database, self.seed, self.calm = server, database, seed, calm
         self.mariadb = server.name == "mariadb"
         self.shapes = shapes(self.mariadb)
@@ -154,7 +196,9 @@ class Storm:
                 continue
             try:
                 with contextlib.closing(link):
-                    link.cursor().execute("SET SESSION innodb_lock_wait_timeout = 2, SESSION lock_wait_timeout = 5")
+                    link.cursor().execute(
+                        "SET SESSION innodb_lock_wait_timeout = 2, SESSION lock_wait_timeout = 5"
+                    )
                     for _ in range(dice.randint(10, 60)):
                         if self._stop.is_set():
                             break
@@ -184,7 +228,12 @@ class Storm:
         names = ", ".join((*one.key, "v", "note"))
         verb = dice.choice(("INSERT", "INSERT", "REPLACE", "INSERT IGNORE"))
         values = (*one.value(dice), dice.randint(0, 700), self._note(dice))
-        self._try(cursor, "insert", f"{verb} INTO {one.name} ({names}) VALUES ({', '.join(['%s'] * len(values))})", values)
+        self._try(
+            cursor,
+            "insert",
+            f"{verb} INTO {one.name} ({names}) VALUES ({', '.join(['%s'] * len(values))})",
+            values,
+        )
 
     def _note(self, dice: Random) -> str | None:
         return dice.choice((None, f"n{next(self._numbers)}", f"é{next(self._numbers)}"))
@@ -201,17 +250,32 @@ class Storm:
         elif what < 0.72:
             self._try(cursor, "delete", f"DELETE FROM {one.name} WHERE {matches}", one.value(dice))
         elif what < 0.87:
-            self._try(cursor, "key", f"UPDATE {one.name} SET {sets} WHERE {matches}", (*one.value(dice), *one.value(dice)))
+            self._try(
+                cursor,
+                "key",
+                f"UPDATE {one.name} SET {sets} WHERE {matches}",
+                (*one.value(dice), *one.value(dice)),
+            )
         elif what < 0.93:
             part = dice.randint(0, 20)
-            self._try(cursor, "many", f"UPDATE {one.name} SET v = MOD(IFNULL(v, 0) + 7, 700) WHERE MOD(IFNULL(v, 3), 21) = {part}")
+            self._try(
+                cursor,
+                "many",
+                f"UPDATE {one.name} SET v = MOD(IFNULL(v, 0) + 7, 700) WHERE MOD(IFNULL(v, 3), 21) = {part}",
+            )
         elif what < 0.97:
             column = one.key[-1]
             if one.key[-1] == "name":
                 how = dice.choice(("UPPER({})", "LOWER({})", "CONCAT({}, ' ')", "TRIM({})")).format(column)
-                self._try(cursor, "case", f"UPDATE {one.name} SET {column} = {how} WHERE {matches}", one.value(dice))
+                self._try(
+                    cursor, "case", f"UPDATE {one.name} SET {column} = {how} WHERE {matches}", one.value(dice)
+                )
         else:
-            self._try(cursor, "many", f"DELETE FROM {one.name} WHERE MOD(IFNULL(v, 3), 37) = {dice.randint(0, 36)} LIMIT 5")
+            self._try(
+                cursor,
+                "many",
+                f"DELETE FROM {one.name} WHERE MOD(IFNULL(v, 3), 37) = {dice.randint(0, 36)} LIMIT 5",
+            )
 
     def _write(self, link: Any, dice: Random) -> None:
         """One transaction on one or several tables."""
@@ -220,7 +284,11 @@ class Storm:
             image = dice.choice(("FULL", "MINIMAL", "NOBLOB"))
             self._try(cursor, "image", f"SET SESSION binlog_row_image = {image}")
             if not self.mariadb:
-                self._try(cursor, "image", f"SET SESSION binlog_transaction_compression = {dice.choice(('ON', 'OFF'))}")
+                self._try(
+                    cursor,
+                    "image",
+                    f"SET SESSION binlog_transaction_compression = {dice.choice(('ON', 'OFF'))}",
+                )
         cursor.execute("BEGIN")
         for number in range(dice.choice((1, 1, 1, 3, 8))):
             one = dice.choice(self.shapes)
@@ -246,7 +314,9 @@ class Storm:
         if self._try(cursor, "xa", f"XA START '{xid}'"):
             for _ in range(dice.randint(1, 3)):
                 self._change(cursor, dice.choice(self.shapes[:11]), dice)
-            if not (self._try(cursor, "xa", f"XA END '{xid}'") and self._try(cursor, "xa", f"XA PREPARE '{xid}'")):
+            if not (
+                self._try(cursor, "xa", f"XA END '{xid}'") and self._try(cursor, "xa", f"XA PREPARE '{xid}'")
+            ):
                 self._try(cursor, "xa", f"XA ROLLBACK '{xid}'")
                 raise OSError("xa")
         time.sleep(dice.choice((0.0, 0.1, 1.0)))
@@ -283,10 +353,13 @@ class Storm:
         ]
         if key == "name":
             collation = dice.choice(("utf8mb4_general_ci", "utf8mb4_unicode_ci", "utf8mb4_bin"))
-            ways.append(f"ALTER TABLE {name} MODIFY name VARCHAR({dice.choice((30, 40))}) CHARACTER SET utf8mb4 COLLATE {collation} NOT NULL")
+            ways.append(
+                f"ALTER TABLE {name} MODIFY name VARCHAR({dice.choice((30, 40))}) CHARACTER SET utf8mb4 COLLATE {collation} NOT NULL"
+            )
         if key == "id" and name in ("ints", "soft"):
             ways.append(f"ALTER TABLE {name} MODIFY id {dice.choice(('INT', 'BIGINT'))} NOT NULL")
-        special = [self._truncate, self._swap, self._exchange, self._statement]
+        special = [self._truncate, self._swap, self._exchange]
+        special += [self._statement] * ("statement" not in self.calm)
         if dice.random() < 0.75:
             self._try(cursor, "ddl", dice.choice(ways))
         else:
@@ -309,7 +382,11 @@ class Storm:
         cursor, name = link.cursor(), dice.choice(self.shapes[:12]).name
         self._try(cursor, "swap", f"DROP TABLE IF EXISTS _{name}_gho, _{name}_del")
         if self._try(cursor, "swap", f"CREATE TABLE _{name}_gho LIKE {name}"):
-            self._try(cursor, "swap", f"INSERT IGNORE INTO _{name}_gho SELECT * FROM {name} WHERE v IS NULL OR MOD(v, {dice.randint(2, 40)}) > 0")
+            self._try(
+                cursor,
+                "swap",
+                f"INSERT IGNORE INTO _{name}_gho SELECT * FROM {name} WHERE v IS NULL OR MOD(v, {dice.randint(2, 40)}) > 0",
+            )
             link.commit()
             self._try(cursor, "swap", f"RENAME TABLE {name} TO _{name}_del, _{name}_gho TO {name}")
 
@@ -321,7 +398,9 @@ class Storm:
         ):
             for _ in range(5):
                 number = dice.randint(100, 199)
-                self._try(cursor, "exchange", f"INSERT IGNORE INTO parts_x (id, v, note) VALUES ({number}, 1, 'x')")
+                self._try(
+                    cursor, "exchange", f"INSERT IGNORE INTO parts_x (id, v, note) VALUES ({number}, 1, 'x')"
+                )
             link.commit()
             self._try(cursor, "exchange", "ALTER TABLE parts EXCHANGE PARTITION p1 WITH TABLE parts_x")
         if dice.random() < 0.3:
@@ -335,15 +414,17 @@ class Storm:
         if what < 0.45:
             self._try(cursor, "flush", "FLUSH BINARY LOGS")
         elif what < 0.6:
-            self._try(cursor, "metadata", f"SET GLOBAL binlog_row_metadata = {dice.choice(('FULL', 'MINIMAL'))}")
+            self._try(
+                cursor, "metadata", f"SET GLOBAL binlog_row_metadata = {dice.choice(('FULL', 'MINIMAL'))}"
+            )
         elif what < 0.68:
             cursor.execute("SHOW BINARY LOGS")
             self._try(cursor, "purge", f"PURGE BINARY LOGS TO '{cursor.fetchall()[-1][0]}'")
         elif what < 0.78:
             self._try(cursor, "sync_binlog", f"SET GLOBAL sync_binlog = {dice.choice((0, 1, 1))}")
-        elif what < 0.80 and "reset" not in self.calm:
+        elif what < 0.84 and "reset" not in self.calm:
             self._try(cursor, "reset", "RESET MASTER" if self.mariadb else "RESET BINARY LOGS AND GTIDS")
-        elif what < 0.86 and "restart" not in self.calm:
+        elif what < 0.90 and "restart" not in self.calm:
             kill = dice.random() < 0.5
             if kill:
                 self.server.kill()
@@ -376,9 +457,13 @@ def differences(server: DatabaseServer, database: str, warehouse: Path, mariadb:
                 found.append(f"{one.name}: the target lacks {missing}")
                 continue
             columns = ", ".join(names)
-            mine = Counter(map(_plain, server.execute(f"SELECT {columns} FROM {one.name} {where}", database=database)))
+            mine = Counter(
+                map(_plain, server.execute(f"SELECT {columns} FROM {one.name} {where}", database=database))
+            )
             alive = "WHERE _deleted_at IS NULL" if "_deleted_at" in there else ""
-            theirs = Counter(map(_plain, lake.execute(f"SELECT {columns} FROM {one.name} {alive}").fetchall()))
+            theirs = Counter(
+                map(_plain, lake.execute(f"SELECT {columns} FROM {one.name} {alive}").fetchall())
+            )
             if mine != theirs:
                 found.append(
                     f"{one.name} {columns}: {sum(mine.values())} rows and {sum(theirs.values())}; missing "
