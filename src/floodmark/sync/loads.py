@@ -36,6 +36,10 @@ def foresee(run: TableRun, table: Table) -> LoadPreview:
         return LoadPreview()
     with _waiting(run):
         seen = look(run, table, count=False)
+    if seen.refused is not None and run.loads.begun:
+        # A load in the background may have added columns between the two looks at ledger and target.
+        load(run)
+        seen = look(run, table, count=False)
     if seen.refused is not None:
         raise seen.refused
     if seen.unknown is None:  # else it may have recovered by the time of the load; if not, the rows wait

@@ -39,9 +39,11 @@ class LogNews:
         stands, name = table.follows_from, table.table_name
         if self.log is None or self.state is None or stands is None:
             return TableNews(self.newest, until=self.until)
-        if stands.log == self.state.log and stands.n > self.state.n and self.log.read().n >= stands.n:
-            # Another run has read the log since, and the table has followed it beyond what we know.
-            return TableNews(stands, until=self.until)
+        if stands.log == self.newest.log and stands.n > self.newest.n:
+            # Another run has read the log since, and the table has followed it further.
+            later = self.log.read()
+            if later.n >= stands.n:
+                return LogNews(self.log, here(later), later, self.until).of(table, most)
         if (name, stands) not in self._heard:  # asked several times by each table
             self._heard[name, stands] = source_log.waiting(self.log, self.state, {name: stands}).get(name)
         pending = self._heard[name, stands]

@@ -23,6 +23,7 @@ from floodmark.model.window import Intent
 from floodmark.plan.decide import Deletion, TablePlan, again
 from floodmark.plan.followed import Doubt, FollowStep, said_doubts
 from floodmark.plan.keys import slices
+from floodmark.plan.reread import carrier
 from floodmark.sync import loads
 from floodmark.sync.passes import append, read
 from floodmark.sync.work import TableRun, hold
@@ -39,26 +40,40 @@ def reconcile(run: TableRun, table: Table, step: FollowStep) -> None:
             hint="run one sync without --backup-only",
             table=run.name,
         )
+    suits = _bring_columns(run, table)
     loads.load(run)
     promised = run.state
     if step.followed_to is None:  # up to the position, beyond which the next window reads
         progress = Progress(step.position, started=True, zone=promised.progress.zone)
         promised = replace(promised, progress=progress)
-    found = compare(run.services, table, promised)
+    found = compare(run.services, table, promised, only_keys=not suits)
     check_compared(table, found)
     kept = run.options.deletes == "ignore"
+    # The log itself says that a TRUNCATE left no row; of other ways to become empty, it does not.
+    deletion = Deletion() if "truncate" in step.why else Deletion(found.rows_warehouse)
     # Extra rows that the source has exist twice, or their key reads differently.
     keys = (*found.missing, *(key for key, _ in found.different), *found.extra)
     # What `where` excludes leaves the target even where deleted rows stay.
     outside = kept and bool(table.recipe.where)
-    deletion = None if kept else Deletion(found.rows_warehouse)
-    gone = read_keys(run, table, keys, "repair", deletion, outside=outside)
+    gone = read_keys(run, table, keys, "repair", None if kept else deletion, outside=outside)
     if step.followed_to is not None:
         append(run, run.held.draft(Batch, schema=table.fingerprint, followed_to=step.followed_to))
     else:
         append(run, run.held.draft(Restore, position=step.position, note=said_doubts(step)))
     repaired = f"{counted(len(keys) - gone, 'row')} read again, {gone:,} {fate(run)}"
     run.account.note(f"{said_doubts(step)}, so source and target were compared: {repaired}")
+
+
+def _bring_columns(run: TableRun, table: Table) -> bool:
+    """Reads one row if the target lacks columns, which a load brings; False: the source has none, so no value can differ."""
+    if not loads.foresee(run, table).changes:
+        return True
+    with run.services.session("plan") as session:
+        row = carrier(session, table, run.state.position)
+    if row:
+        read(run, TablePlan(Intent("sync", table), again(table, row)))
+        run.held.claim(Intent("sync", table))  # what is repaired was read later
+    return bool(row)
 
 
 def follow(run: TableRun, table: Table, step: FollowStep) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from pathlib import Path
@@ -10,14 +11,28 @@ from typing import Any
 import pytest
 
 from floodmark.log.status import read_checked, read_status
-from floodmark.model.run import SyncReport
+from floodmark.model.run import SyncOptions, SyncReport, new_run
 from floodmark.plan.tables import StoredTables
+from floodmark.services import Services
 from floodmark.setup.services.databases import DatabaseServer, MariaDB
 from floodmark.source.session import Session
 from floodmark.spark.context import Spark
 from floodmark.status.facts import StoreFacts
 from floodmark.store.store import Store
-from tests.conftest import BOTH, NO_MYSQL, SERVERS, Floodmark, Workspace, fresh_database, new_workspace
+from floodmark.sync.changes import follow_log
+from floodmark.sync.news import news_of
+from floodmark.sync.table import sync_table
+from floodmark.sync.work import Work
+from tests.conftest import (
+    BOTH,
+    NO_MYSQL,
+    SERVERS,
+    Floodmark,
+    Silent,
+    Workspace,
+    fresh_database,
+    new_workspace,
+)
 from tests.support.followed_log import LOGGED
 
 
@@ -243,3 +258,27 @@ def test_many_listed_tables_are_looked_up_at_once_and_missing_ones_by_name(shop:
         assert asked() - before < 10
     assert set(found) == {shop.full_name(name) for name in (*names, "tags")}
     assert shop.full_name("missing") in [one.table for one in unknown if one.error]
+
+
+def test_a_column_added_before_a_truncate_that_leaves_no_row_comes_with_the_next_row(shop: Workspace) -> None:
+    shop.execute("ALTER TABLE orders ADD COLUMN state INT DEFAULT 4 FIRST", "TRUNCATE TABLE orders")
+    ran(shop)
+    assert shop.query("SELECT id FROM orders") == []
+    shop.execute("INSERT INTO orders VALUES (5, 7, 'g', 7)")
+    ran(shop)
+    assert equal(shop)
+
+
+def test_a_run_goes_on_from_where_another_one_that_read_the_log_later_has_left_a_table(
+    shop: Workspace, spark: Callable[[], Spark]
+) -> None:
+    with Services(shop.settings, Silent(), new_run(), spark()) as services:
+        work = Work(services, SyncOptions())
+        work.resolve([shop.full_name("orders")], False)
+        earlier = follow_log(services, [shop.full_name("orders")])
+        work.news = news_of(services.store, earlier, time.time())
+        shop.execute("UPDATE orders SET price = 20 WHERE id = 2")
+        ran(shop)
+        report = sync_table(work.table(shop.full_name("orders")))
+    assert (report.error, report.commits) == (None, ())
+    assert equal(shop)
