@@ -38,6 +38,11 @@ PATIENT = bool(os.environ.get("FLOODMARK_LONG"))
 FOLDERS = ("unit", "contract", "e2e", "faults")
 SERVERS: dict[str, type[DatabaseServer]] = {"mysql": MySQL, "mariadb": MariaDB}
 NO_MYSQL = missing("mysql")
+# How a server is started so that its binary log can be followed.
+LOGGED = {
+    "mysql": ["--log-bin=bin", "--server-id=1"],
+    "mariadb": ["--log-bin=bin", "--server-id=1", "--binlog-format=ROW", "--sync-binlog=1"],
+}
 # The server for tests that don't care.
 USUAL = "mariadb" if NO_MYSQL else "mysql"
 # Parameters for fixtures that outlive a test, equivalent to a test's markers `both_servers` and `source`.
@@ -100,6 +105,29 @@ def mysql() -> Iterator[MySQL]:
         pytest.skip(NO_MYSQL)
     with MySQL() as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def logged_mariadb() -> Iterator[MariaDB]:
+    """One MariaDB that writes a binary log as tables can follow it."""
+    with MariaDB(args=LOGGED["mariadb"], buffer_pool="64M") as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def logged_mysql() -> Iterator[MySQL]:
+    """The same for MySQL."""
+    if NO_MYSQL:
+        pytest.skip(NO_MYSQL)
+    with MySQL(args=LOGGED["mysql"], buffer_pool="64M") as server:
+        yield server
+
+
+@pytest.fixture(params=["mysql", "mariadb"])
+def logged(request: pytest.FixtureRequest) -> DatabaseServer:
+    """Each server that writes a binary log; its files may be purged and reset."""
+    server: DatabaseServer = request.getfixturevalue(f"logged_{request.param}")
+    return server
 
 
 @pytest.fixture

@@ -18,11 +18,6 @@ from floodmark.store.store import Store
 from floodmark.sync.changes import follow_log
 from tests.conftest import Silent, Workspace
 
-LOGGED = {
-    "mysql": ["--log-bin=bin", "--server-id=1"],
-    "mariadb": ["--log-bin=bin", "--server-id=1", "--binlog-format=ROW", "--sync-binlog=1"],
-}
-
 
 @dataclass
 class Following:

@@ -11,16 +11,8 @@ import pytest
 
 from floodmark.setup.services.databases import DatabaseServer
 from floodmark.spark.context import Spark
-from tests.conftest import BOTH, NO_MYSQL, SERVERS, Database, Floodmark, Workspace, new_workspace
-from tests.support.followed_log import LOGGED, Following
-
-
-@pytest.fixture(scope="module", params=BOTH)
-def logged(request: pytest.FixtureRequest) -> Iterator[DatabaseServer]:
-    if request.param == "mysql" and NO_MYSQL:
-        pytest.skip(NO_MYSQL)
-    with SERVERS[request.param](args=LOGGED[request.param], buffer_pool="64M") as server:
-        yield server
+from tests.conftest import Database, Floodmark, Workspace, new_workspace
+from tests.support.followed_log import Following
 
 
 @pytest.fixture

@@ -11,17 +11,8 @@ from floodmark.model.changes import TableChanges
 from floodmark.setup.services.databases import DatabaseServer
 from floodmark.spark.context import Spark
 from floodmark.sync import changes as run
-from tests.conftest import BOTH, NO_MYSQL, SERVERS, Floodmark, fresh_database, new_workspace
-from tests.support.followed_log import LOGGED, Following
-
-
-@pytest.fixture(scope="module", params=BOTH)
-def logged(request: pytest.FixtureRequest) -> Iterator[DatabaseServer]:
-    """A server that writes a binary log, with its default metadata."""
-    if request.param == "mysql" and NO_MYSQL:
-        pytest.skip(NO_MYSQL)
-    with SERVERS[request.param](args=LOGGED[request.param], buffer_pool="64M") as server:
-        yield server
+from tests.conftest import Floodmark, fresh_database, new_workspace
+from tests.support.followed_log import Following
 
 
 @pytest.fixture

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from floodmark.spark.context import Spark
-from tests.conftest import SERVERS, USUAL, Workspace, lasting_workspace
-from tests.support.followed_log import LOGGED
+from tests.conftest import LOGGED, SERVERS, USUAL, Workspace, lasting_workspace
 from tests.support.spark_cluster import SparkCluster
 
 pytestmark = pytest.mark.long

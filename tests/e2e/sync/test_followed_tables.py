@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 
 import duckdb
 import pytest
@@ -17,48 +15,13 @@ from floodmark.model.errors import ConfigError, DataError
 from floodmark.model.run import new_run
 from floodmark.services import Services
 from floodmark.setup.services.databases import DatabaseServer
-from floodmark.spark.context import Spark
 from floodmark.verify.run import verify_loaded
 from tests.conftest import (
-    BOTH,
-    NO_MYSQL,
-    SERVERS,
+    LOGGED,
     Database,
-    Floodmark,
     Silent,
     Workspace,
-    fresh_database,
-    new_workspace,
 )
-from tests.support.followed_log import LOGGED
-
-
-@pytest.fixture(scope="module", params=BOTH)
-def logged(request: pytest.FixtureRequest) -> Iterator[DatabaseServer]:
-    """A server that writes a binary log."""
-    if request.param == "mysql" and NO_MYSQL:
-        pytest.skip(NO_MYSQL)
-    with SERVERS[request.param](args=LOGGED[request.param], buffer_pool="64M") as server:
-        yield server
-
-
-@pytest.fixture
-def shop(
-    logged: DatabaseServer, tmp_path: Path, floodmark: Floodmark, spark: Callable[[], Spark]
-) -> Iterator[Workspace]:
-    """Two tables without any cursor column, copied once."""
-    with fresh_database(logged) as database:
-        workspace = new_workspace(tmp_path, database, floodmark, spark, store={"url": "./lake"})
-        workspace.write(defaults={"changes": "binlog"})
-        workspace.execute(
-            "CREATE TABLE orders (id INT PRIMARY KEY, note VARCHAR(40), price DECIMAL(9,2))",
-            "CREATE TABLE tags (name VARCHAR(20) PRIMARY KEY, n INT) CHARACTER SET utf8mb4 COLLATE utf8mb4_general_ci",
-            "INSERT INTO orders VALUES (1, 'a', 1), (2, 'b', 2), (3, 'c', 3)",
-            "INSERT INTO tags VALUES ('abc', 1), ('def', 2)",
-        )
-        workspace.synced("orders")
-        workspace.synced("tags")
-        yield workspace
 
 
 def change(shop: Workspace) -> None:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import nullcontext
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,43 +23,9 @@ from floodmark.sync.news import news_of
 from floodmark.sync.table import sync_table
 from floodmark.sync.work import Work
 from tests.conftest import (
-    BOTH,
-    NO_MYSQL,
-    SERVERS,
-    Floodmark,
     Silent,
     Workspace,
-    fresh_database,
-    new_workspace,
 )
-from tests.support.followed_log import LOGGED
-
-
-@pytest.fixture(scope="module", params=BOTH)
-def logged(request: pytest.FixtureRequest) -> Iterator[DatabaseServer]:
-    """A server that writes a binary log."""
-    if request.param == "mysql" and NO_MYSQL:
-        pytest.skip(NO_MYSQL)
-    with SERVERS[request.param](args=LOGGED[request.param], buffer_pool="64M") as server:
-        yield server
-
-
-@pytest.fixture
-def shop(
-    logged: DatabaseServer, tmp_path: Path, floodmark: Floodmark, spark: Callable[[], Spark]
-) -> Iterator[Workspace]:
-    """Two tables without any cursor column, copied once."""
-    with fresh_database(logged) as database:
-        workspace = new_workspace(tmp_path, database, floodmark, spark, store={"url": "./lake"})
-        workspace.write(defaults={"changes": "binlog"})
-        workspace.execute(
-            "CREATE TABLE orders (id INT PRIMARY KEY, note VARCHAR(40), price DECIMAL(9,2))",
-            "CREATE TABLE tags (name VARCHAR(20) PRIMARY KEY, n INT) CHARACTER SET utf8mb4 COLLATE utf8mb4_general_ci",
-            "INSERT INTO orders VALUES (1, 'a', 1), (2, 'b', 2), (3, 'c', 3)",
-            "INSERT INTO tags VALUES ('abc', 1), ('def', 2)",
-        )
-        ran(workspace)
-        yield workspace
 
 
 def ran(workspace: Workspace, *tables: str) -> SyncReport:

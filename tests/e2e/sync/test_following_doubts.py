@@ -7,9 +7,7 @@ from floodmark.model.changes import SOURCE_LOG
 from floodmark.setup.services.databases import DatabaseServer
 from floodmark.store.store import Store
 from tests.conftest import Workspace
-from tests.e2e.sync.test_following import equal, logged, ran, shop
-
-__all__ = ["logged", "shop"]
+from tests.e2e.sync.test_following import equal, ran
 
 
 def purged(workspace: Workspace) -> None:

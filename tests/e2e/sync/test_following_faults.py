@@ -16,10 +16,7 @@ from floodmark.setup.services.databases import DatabaseServer
 from floodmark.spark.context import Spark
 from floodmark.store.store import Store
 from tests.conftest import (
-    BOTH,
-    NO_MYSQL,
     PATIENT,
-    SERVERS,
     Floodmark,
     Workspace,
     fresh_database,
@@ -27,17 +24,7 @@ from tests.conftest import (
 )
 from tests.support.balancer import Balancer
 from tests.support.dying_follower import dies
-from tests.support.followed_log import LOGGED
 from tests.support.held_sync import until
-
-
-@pytest.fixture(scope="module", params=BOTH)
-def logged(request: pytest.FixtureRequest) -> Iterator[DatabaseServer]:
-    """A server that writes a binary log."""
-    if request.param == "mysql" and NO_MYSQL:
-        pytest.skip(NO_MYSQL)
-    with SERVERS[request.param](args=LOGGED[request.param], buffer_pool="64M") as server:
-        yield server
 
 
 @pytest.fixture

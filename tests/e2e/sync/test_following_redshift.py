@@ -8,18 +8,8 @@ import pytest
 
 from floodmark.setup.services.compare import compare
 from floodmark.setup.services.databases import DatabaseServer
-from tests.conftest import BOTH, NO_MYSQL, SERVERS, Database, Workspace, fresh_database
-from tests.support.followed_log import LOGGED
+from tests.conftest import Database, Workspace, fresh_database
 from tests.support.redshift import RedshiftStandIn
-
-
-@pytest.fixture(scope="module", params=BOTH)
-def logged(request: pytest.FixtureRequest) -> Iterator[DatabaseServer]:
-    """A server that writes a binary log."""
-    if request.param == "mysql" and NO_MYSQL:
-        pytest.skip(NO_MYSQL)
-    with SERVERS[request.param](args=LOGGED[request.param], buffer_pool="64M") as server:
-        yield server
 
 
 @pytest.fixture

@@ -19,8 +19,7 @@ import pytest
 from floodmark.model.errors import TransientError
 from floodmark.setup.services.databases import DatabaseServer
 from floodmark.spark.context import Spark
-from tests.conftest import BOTH, NO_MYSQL, PATIENT, SERVERS, Database, Floodmark, new_workspace
-from tests.support.followed_log import LOGGED
+from tests.conftest import BOTH, LOGGED, NO_MYSQL, PATIENT, SERVERS, Database, Floodmark, new_workspace
 from tests.support.following_storm import OPTIONS, Storm, differences
 
 SECONDS = float(os.environ.get("STORM_SECONDS") or (300 if PATIENT else 10))
