@@ -23,6 +23,8 @@ REMEMBERED = {
     ("model/typed.py", "_hints"): "pure: of a class",
     ("model/typed.py", "_bare"): "pure: of a type",
     ("model/typed.py", "_unlike"): "pure: of a class",
+    ("config/load.py", "_patterns"): "pure: of a configuration",
+    ("log/status.py", "_names"): "pure",
     ("source/binlog/events.py", "_layout"): "pure: of an event",
     ("source/binlog/events.py", "_uuid"): "pure",
     ("source/rows/decoder.py", "_months"): "pure",

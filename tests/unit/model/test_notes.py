@@ -86,6 +86,11 @@ SAID: list[tuple[Note, str]] = [
         " such changes go unnoticed. Set `cascades: follow`, or run `verify --repair` from time to time.",
     ),
     (
+        Note("unlogged_cascades", cascades=(Cascade(("a",), "p", ("ON DELETE CASCADE",)),)),
+        "This server does not write to its binary log what foreign keys do (ON DELETE CASCADE from p): such changes are not followed."
+        " Set `cascades: follow`, which looks for them every `deletes_every`.",
+    ),
+    (
         Note("nullable_cursor", AT),
         "update_at can be NULL: every sync reads rows without a value again.",
     ),

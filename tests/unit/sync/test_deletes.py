@@ -13,6 +13,7 @@ from floodmark.model.table import Cascade
 from floodmark.source.describe import cascades_in, writing
 from floodmark.sync.deletes import check, due
 from tests.support.described import changed
+from tests.support.following import stands
 from tests.support.samples import TABLE, History, files
 
 HARD = TableOptions(deletes="hard", where=TABLE.recipe.where)
@@ -48,7 +49,10 @@ def test_a_table_that_follows_the_binary_log_is_searched_once_after_a_copy_or_if
 ):
     history = History()
     history.claim(table=changed(TABLE, cursor=None, changes="binlog"))
-    assert due(history.add(Batch, files=files(5)), HARD, datetime.now(UTC))
+    assert not due(history.add(Batch, files=files(5)), HARD, datetime.now(UTC)), (
+        "not before the copy is complete"
+    )
+    assert due(history.add(Batch, files=files(5), followed_to=stands(1)), HARD, datetime.now(UTC))
     state = history.add(Deletes, load_as="delete")
     assert not due(state, HARD, later(state, days=30))
     assert due(state, replace(HARD, cascades="follow"), later(state, days=30))

@@ -582,6 +582,7 @@ _ABOUT: dict[Kind, tuple[str, str | Callable[[Table, Note], str | None] | None]]
         "set `deletes`, whose search finds them, or run verify --repair now and then",
     ),
     "cascades": ("cascades", lambda t, _: f"set tables.{t.name}.cascades: follow"),
+    "unlogged_cascades": ("cascades", lambda t, _: f"set tables.{t.name}.cascades: follow"),
     "one_connection": ("snapshot", lambda _, note: _PROVE.get(note.obstacle or "lost")),
     "unseen_excludes": ("columns", "check the names"),
     "hidden_columns": (
