@@ -23,6 +23,7 @@ REMEMBERED = {
     ("model/typed.py", "_hints"): "pure: of a class",
     ("model/typed.py", "_bare"): "pure: of a type",
     ("model/typed.py", "_unlike"): "pure: of a class",
+    ("setup/doctor/source.py", "_news"): "of an examination",
     ("config/load.py", "_patterns"): "pure: of a configuration",
     ("log/status.py", "_names"): "pure",
     ("source/binlog/events.py", "_layout"): "pure: of an event",

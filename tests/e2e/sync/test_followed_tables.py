@@ -22,6 +22,7 @@ from tests.conftest import (
     Silent,
     Workspace,
 )
+from tests.support.doctor_checks import doctor
 
 
 def change(shop: Workspace) -> None:
@@ -195,3 +196,10 @@ def test_a_loaded_row_that_differs_is_found_by_its_key(shop: Workspace) -> None:
         checked = verify_loaded(services, shop.full_name("orders"), log.read(), loaded)
     [found] = checked.findings
     assert found.detail.startswith("id = 4 differs in note")
+
+
+def test_doctor_says_of_a_table_that_follows_what_its_next_sync_would_do(shop: Workspace) -> None:
+    shop.write(tables={shop.full_name("orders"): {}, shop.full_name("tags"): {}})
+    found = doctor(shop)
+    assert "tables follow it; " in found.one("source", "binary log")["detail"]
+    assert not [name for name in found.all("failure") if name.startswith("tables")]

@@ -111,6 +111,13 @@ def test_the_binary_log_is_information_whatever_is_wrong_with_it() -> None:
     assert source.binary_log(Fitness((), "kept for 30 d")).hint is None
 
 
+def test_a_binary_log_that_tables_follow_must_be_fit() -> None:
+    unfit = LogFinding("no_binlog", "it is off (log_bin)", "set log_bin")
+    assert source.binary_log(Fitness((unfit,), ""), followed=True).status == "failure"
+    fit = source.binary_log(Fitness((), "kept for 30 d"), followed=True)
+    assert fit.status == "ok" and fit.detail.startswith("tables follow it; ")
+
+
 def test_the_longest_pause_is_between_two_recent_runs(tmp_path: Path) -> None:
     store = Store(StoreSpec(url=str(tmp_path / "lake")))
     assert source.longest_pause(store) == 0

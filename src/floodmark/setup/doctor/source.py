@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, nullcontext
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from functools import cached_property
 from itertools import islice, pairwise
 from pathlib import Path
 
@@ -54,6 +55,7 @@ from floodmark.source.describe import CLOCKS, Discovered, discover_with_notes
 from floodmark.source.server import ServerFacts, server_facts
 from floodmark.source.session import Session, parse_version
 from floodmark.store.store import Store
+from floodmark.sync.news import LogNews, stored_news
 from floodmark.sync.preview import Preview, preview, source_of
 
 SECTION = Section("source")
@@ -294,10 +296,13 @@ def _connections(server: ServerFacts, spec: SourceSpec) -> Check:
 # ---------------------------------------------------------------- the binary log
 
 
-def binary_log(log: Fitness) -> Check:
-    """Whether changes could be followed by the binary log. Information: with cursors, nothing needs it."""
+def binary_log(log: Fitness, followed: bool = False) -> Check:
+    """Whether changes can be followed by the binary log; with cursors, that is information: nothing needs it."""
     said = joined((verdict(log), *(found.what for found in log.said)))
     hint = joined(found.remedy for found in log.said) or None
+    if followed:
+        status: Status = "failure" if log.refused else "warning" if log.said else "ok"
+        return Check(SECTION.name, "binary log", status, f"tables follow it; {said}", hint)
     return Check(
         SECTION.name, "binary log", "ok", f"not used, because cursors find the changes; {said}", hint
     )
@@ -311,7 +316,9 @@ def _log(session: Session, config: Config, server: ServerFacts) -> Check:
     except FloodmarkError as error:  # perhaps no second connection is allowed
         said = f"whether it could be followed can't be told: {' '.join(error.message.split())}"
         return SECTION.ok("binary log", f"not used, because cursors find the changes; {said}")
-    return binary_log(fitness(facts, named, longest_pause(Store(config.store))))
+    entries = (config.defaults, *config.entries.values())
+    followed = any(entry.get("changes") == "binlog" for entry in entries)
+    return binary_log(fitness(facts, named, longest_pause(Store(config.store))), followed)
 
 
 def longest_pause(store: Store) -> float:
@@ -460,6 +467,11 @@ class Previews:
         self.looks = SharedLooks()
         self.close = self._warehouse.close
 
+    @cached_property
+    def _news(self) -> LogNews:
+        """What the source's log says of tables that follow it, as of its last read."""
+        return stored_news(Store(self._config.store), lambda: nullcontext(self._session))
+
     def of(self, found: Discovered) -> Preview | None:
         """A table's next sync; None if the store can't be read, or no sync is due. Raises what would refuse it."""
         if self._store is None:
@@ -471,7 +483,8 @@ class Previews:
             return None
         options = self._config.options(name)
         request = SyncOptions(dry_run=True, slice_rows=options.slice_rows)
-        source = source_of(self._session, found, state, options, self.looks, waits=None)
+        news = self._news.of(state) if options.changes == "binlog" else None
+        source = source_of(self._session, found, state, options, self.looks, waits=None, news=news)
         made = preview(source, found, self._config, log, request, self._starts)
         return replace(made, load=self._load(log, made))
 
